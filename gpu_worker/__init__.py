@@ -1,0 +1,1 @@
+"""The GPU worker: everything that may import torch."""

@@ -1,0 +1,1 @@
+"""Encoder families behind one protocol, and how their weights are read."""

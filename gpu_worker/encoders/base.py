@@ -1,0 +1,107 @@
+"""The one seam between the engine and every encoder family.
+
+An encoder does four things, each for a list of items of many tasks at once:
+
+1. ``plan``: from an item's raw size to its rows, its cost and its Decode-side facts. Pure, no tensor.
+2. ``preprocess``: from raw pixels or PCM on the device to the model's packed inputs.
+3. ``forward``: from packed inputs to packed rows.
+4. ``warm_up``: one small forward, so that the first real item pays for nothing.
+
+The engine cuts the packed rows with the plans' ``tokens``; nothing else about a family leaks out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from epd.contracts.card import EncoderCard
+from epd.contracts.media import ItemOptions, RawMedia
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecodeFacts:
+    """What Decode must know about an item's rows instead of seeing the media. Unused fields stay at default.
+
+    ``grid_thw`` is in patches before any merge: (time, height, width).
+    ``second_per_grid_ts`` is the seconds of video that one step of the grid's first axis covers.
+    ``video_timestamps`` are seconds, one for each step of the grid's first axis.
+    ``audio_feature_lengths`` are valid feature frames (before the encoder's own striding), one a window.
+    ``deepstack_levels`` is how many extra levels are joined to each row.
+    ``row_layout`` names the order of the rows in words that the family's module explains.
+    """
+
+    grid_thw: tuple[int, int, int] | None = None
+    second_per_grid_ts: float | None = None
+    video_timestamps: tuple[float, ...] = ()
+    audio_feature_lengths: tuple[int, ...] = ()
+    deepstack_levels: int = 0
+    row_layout: str = "patches"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ItemPlan:
+    """What one item will need and give; decided from sizes alone, before any byte is on the device.
+
+    ``tokens`` is the rows of the item's output; ``cost`` is what the batcher budgets, in the family's own
+    unit (``EncoderCard`` names it: patches, frames or windows times their length).
+    Items with an equal ``bucket`` may share a forward.
+    ``target`` is (height, width) in pixels after resizing, ``segments`` the parts that attend only to
+    themselves (frames, windows), as a count of rows before any merge, in order.
+    """
+
+    tokens: int
+    cost: int
+    bucket: Hashable
+    facts: DecodeFacts = field(default_factory=DecodeFacts)
+    target: tuple[int, int] | None = None
+    segments: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inputs:
+    """A packed batch, ready for ``forward``.
+
+    ``tensors`` live on the device and hold all that a replay must refill. ``layout`` holds facts about
+    shapes that the host decided (segment lengths and the like); two batches with equal layouts and equal
+    tensor shapes run the very same kernels, so it belongs into a captured graph's key.
+    """
+
+    tensors: Mapping[str, Tensor]
+    layout: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+class Encoder(Protocol):
+    """One loaded encoder on one device.
+
+    Not thread-safe: one thread owns the device and calls ``preprocess``, ``forward`` and ``warm_up``.
+    ``plan`` may be called from any thread.
+    """
+
+    @property
+    def card(self) -> EncoderCard:
+        """What the rest of the system knows about this encoder."""
+        ...
+
+    def plan(self, raw: RawMedia, options: ItemOptions) -> ItemPlan:
+        """Sizes and Decode facts of one item.
+
+        Raises ``UnsupportedMedia`` for a media kind that the encoder does not take, ``MediaTooLarge`` or
+        ``InvalidRequest`` for sizes that no setting of the family allows.
+        """
+        ...
+
+    def preprocess(self, raws: Sequence[Tensor], plans: Sequence[ItemPlan]) -> Inputs:
+        """Pack items: each raw is uint8 [H, W, 3], uint8 [F, H, W, 3] or float32 [samples], on the device."""
+        ...
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        """Packed rows [sum of tokens, hidden] in the order of the plans, in the encoder's dtype."""
+        ...
+
+    def warm_up(self) -> None:
+        """Run one small item through ``preprocess`` and ``forward``."""
+        ...

@@ -1,0 +1,1 @@
+"""Preprocessing on the device: raw pixels and PCM to model inputs."""
