@@ -1,0 +1,115 @@
+"""``epd.toml``: which encoders exist and which models group them by media type.
+
+    default_model = "demo"
+
+    [encoders.dinov2-small]
+    family = "dinov2"
+    path = ".epd/models/dinov2-small"    # or: hub = "facebook/dinov2-small", revision = "..."
+    dtype = "auto"                        # auto | float32 | bfloat16 | float16
+    device = "auto"                       # auto | cpu | cuda | cuda:0
+
+    [models.demo]
+    image = "dinov2-small"
+    audio = "whisper-tiny.en"
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from epd.contracts.errors import SettingsError, UnknownModel
+from epd.contracts.media import Modality
+from epd.contracts.wire import Wire
+
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+
+
+class EncoderConfig(Wire):
+    """One encoder: its family and where its checkpoint lies (a folder, or a hub id already in the cache)."""
+
+    family: str
+    path: Path | None = None
+    hub: str | None = None
+    revision: str | None = None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> EncoderConfig:
+        if (self.path is None) == (self.hub is None):
+            raise ValueError("exactly one of path, hub")
+        return self
+
+
+class ModelConfig(Wire):
+    """A model: the encoder that serves each media type, by name."""
+
+    image: str | None = None
+    video: str | None = None
+    audio: str | None = None
+
+    def encoder_for(self, modality: Modality) -> str | None:
+        """The encoder's name for a media type, or None."""
+        return {Modality.IMAGE: self.image, Modality.VIDEO: self.video, Modality.AUDIO: self.audio}[modality]
+
+
+class Config(Wire):
+    """The whole file, checked: every model names known encoders, and the default is a known model."""
+
+    default_model: str
+    encoders: dict[str, EncoderConfig] = Field(min_length=1)
+    models: dict[str, ModelConfig] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> Config:
+        if self.default_model not in self.models:
+            raise ValueError(f"default_model {self.default_model!r} is not in [models]")
+        for name, model in self.models.items():
+            for modality in Modality:
+                encoder = model.encoder_for(modality)
+                if encoder is not None and encoder not in self.encoders:
+                    raise ValueError(f"models.{name}.{modality}: no encoder {encoder!r}")
+        return self
+
+    def model(self, name: str | None) -> tuple[str, ModelConfig]:
+        """A model by name (None: the default); raises ``UnknownModel``."""
+        wanted = name or self.default_model
+        if wanted not in self.models:
+            raise UnknownModel(f"no model {wanted!r}; there are: {', '.join(sorted(self.models))}")
+        return wanted, self.models[wanted]
+
+
+def load_config(path: Path) -> Config:
+    """Read and check a config file. Relative paths are taken from its folder.
+
+    Raises:
+        SettingsError: the file is missing, is not TOML, or a key or value is wrong; it is named.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        config = Config.model_validate(data)
+    except OSError as error:
+        raise SettingsError(f"config file {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"config file {path}: {error}") from error
+    except ValidationError as error:
+        raise SettingsError(f"config file {path}: " + "; ".join(map(_sentence, error.errors()))) from error
+    return _with_absolute_paths(config, path.resolve().parent)
+
+
+def _with_absolute_paths(config: Config, folder: Path) -> Config:
+    encoders = {
+        name: encoder.model_copy(update={"path": folder / encoder.path}) if encoder.path else encoder
+        for name, encoder in config.encoders.items()
+    }
+    return config.model_copy(update={"encoders": encoders})
+
+
+def _sentence(item: object) -> str:
+    assert isinstance(item, dict)
+    place = ".".join(str(part) for part in item["loc"]) or "file"
+    return f"{place}={item.get('input')!r}: {item['msg']}" if item["type"] != "value_error" else f"{place}: {item['msg']}"

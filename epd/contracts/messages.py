@@ -1,0 +1,71 @@
+"""The three messages of the pipeline. They carry references, never pixels, samples or tensors."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from epd.contracts.job import Priority
+from epd.contracts.media import BlobRef, Item, Modality, RawMedia
+from epd.contracts.metadata import AudioTrackInfo
+from epd.contracts.wire import Wire
+
+SCHEMA_VERSION = 1
+
+#: An item goes back to ``fetch`` at most this often, when a blob that a message names is gone.
+MAX_ATTEMPTS = 3
+
+
+class Envelope(Wire):
+    """What every message carries. ``deadline`` and ``enqueued_at`` are Unix times in seconds."""
+
+    version: Literal[1] = SCHEMA_VERSION
+    job_id: str
+    model: str
+    priority: Priority
+    deadline: float
+    enqueued_at: float
+    attempt: int = Field(default=0, ge=0, le=MAX_ATTEMPTS)
+    trace: dict[str, str] = Field(default_factory=dict)
+
+
+class FetchMessage(Envelope):
+    """Get the bytes of a chunk of items of one job."""
+
+    items: tuple[Item, ...] = Field(min_length=1, max_length=64)
+
+
+class Wanted(Wire):
+    """An embedding that a flight owes: its key, track, and the encoder with the identity it must have."""
+
+    key: str
+    track: Modality
+    encoder: str
+    encoder_identity: str
+
+
+class DecodeMessage(Envelope):
+    """Turn one item's bytes into raw media for each wanted track.
+
+    Whether a video has an audio track is known only here, so ``audio`` (the child's wanted embedding)
+    rides along and is published when the track is found.
+    """
+
+    item: Item
+    digest: str
+    blob: BlobRef
+    main: Wanted | None
+    audio: Wanted | None = None
+    timings: dict[str, float] = Field(default_factory=dict)
+
+
+class EncodeMessage(Envelope):
+    """Encode one part's raw media."""
+
+    item: Item
+    digest: str
+    wanted: Wanted
+    raw: RawMedia
+    audio: AudioTrackInfo | None = None
+    timings: dict[str, float] = Field(default_factory=dict)

@@ -1,0 +1,81 @@
+"""Identity: content digests, embedding keys and source keys. Nothing else may build one.
+
+An embedding key is the sha256 over length-framed fields, so that no two different lists of fields can
+give the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from urllib.parse import urlsplit, urlunsplit
+
+from epd.contracts.card import EncoderCard
+from epd.contracts.media import ItemOptions, Modality
+
+#: Raised when the layout of the key itself changes.
+KEY_VERSION = "1"
+
+#: Raised when CPU decoding changes an output: orientation, alpha, downmix or frame choice.
+DECODE_REVISION = "1"
+
+_PIXEL_OPTIONS = frozenset({"min_pixels", "max_pixels"})
+_TRACK_OPTIONS = {
+    Modality.IMAGE: _PIXEL_OPTIONS,
+    Modality.VIDEO: _PIXEL_OPTIONS | {"fps", "min_frames", "max_frames"},
+    Modality.AUDIO: frozenset[str](),
+}
+
+
+def content_digest(data: bytes | memoryview) -> str:
+    """sha256 hex of raw bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def encoder_identity(card: EncoderCard) -> str:
+    """sha256 hex over what makes two encoders give different outputs for equal media and options."""
+    return _framed_digest(
+        ["encoder", card.name, card.family, card.weights_digest, card.dtype, card.preprocess_revision]
+    )
+
+
+def embedding_key(*, digest: str, track: Modality, card: EncoderCard, options: ItemOptions) -> str:
+    """The key of one embedding: sha256 hex over content, track, encoder and effective options."""
+    effective = effective_options(card, track, options)
+    fields = ["embedding", KEY_VERSION, DECODE_REVISION, digest, str(track), encoder_identity(card)]
+    for name in sorted(effective):
+        fields += [name, effective[name]]
+    return _framed_digest(fields)
+
+
+def effective_options(card: EncoderCard, track: Modality, options: ItemOptions) -> Mapping[str, str]:
+    """The options that take effect for a track: the caller's where given, else the card's own rule."""
+    rules = {Modality.IMAGE: card.image, Modality.VIDEO: card.video, Modality.AUDIO: card.audio}[track]
+    effective = {} if rules is None else rules.model_dump(exclude_none=True)
+    given = options.model_dump(exclude_none=True, include=applicable_options(card, track))
+    return {name: repr(value) for name, value in (effective | given).items()}
+
+
+def applicable_options(card: EncoderCard, track: Modality) -> set[str]:
+    """The names of the item options that change the output of this encoder for this track."""
+    return set(card.options) & _TRACK_OPTIONS[track]
+
+
+def source_key(url: str) -> str:
+    """sha256 hex of the canonical URL: scheme and host in lower case, default port and fragment dropped."""
+    parts = urlsplit(url)
+    host = (parts.hostname or "").lower()
+    default = {"http": 80, "https": 443}.get(parts.scheme.lower())
+    port = "" if parts.port in (None, default) else f":{parts.port}"
+    netloc = f"[{host}]{port}" if ":" in host else f"{host}{port}"
+    canonical = urlunsplit((parts.scheme.lower(), netloc, parts.path or "/", parts.query, ""))
+    return _framed_digest(["source", canonical])
+
+
+def _framed_digest(fields: Iterable[str]) -> str:
+    hasher = hashlib.sha256()
+    for field in fields:
+        data = field.encode()
+        hasher.update(len(data).to_bytes(8, "big"))
+        hasher.update(data)
+    return hasher.hexdigest()

@@ -1,0 +1,114 @@
+"""The only reader of the environment. Every setting is ``EPD_<NAME>``; an unknown or bad one fails at start."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic.functional_validators import BeforeValidator
+
+from epd.contracts.errors import SettingsError
+
+_PREFIX = "EPD_"
+MIB = 1 << 20
+GIB = 1 << 30
+
+Hosts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(lambda value: _comma_separated(value))]
+
+
+def _comma_separated(value: object) -> object:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+class Settings(BaseSettings):
+    """All settings. Sizes are bytes, times are seconds, rates are per second."""
+
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True, extra="forbid")
+
+    # servers
+    broker_url: str = "redis://127.0.0.1:6379/0"
+    store_url: str = "redis://127.0.0.1:6379/1"
+    store_timeout: float = Field(default=5.0, gt=0)
+
+    # files
+    config: Path = Path("epd.toml")
+    blob_dir: Path = Path("/dev/shm/epd/blobs")
+    blob_bytes: int = Field(default=4 * GIB, ge=MIB)
+    media_ttl: float = Field(default=3600, gt=0)
+    embedding_dir: Path = Path("/dev/shm/epd/embeddings")
+    embedding_bytes: int = Field(default=4 * GIB, ge=MIB)
+    embedding_ttl: float = Field(default=7 * 86400, gt=0)
+
+    # jobs
+    job_deadline: float = Field(default=600, gt=0)
+    job_ttl: float = Field(default=3600, gt=0)
+    flight_lease: float = Field(default=60, gt=0)
+    chunk_items: int = Field(default=4, ge=1, le=64)
+    max_items: int = Field(default=256, ge=1)
+    max_deliveries: int = Field(default=3, ge=1)
+    heartbeat_period: float = Field(default=1.0, gt=0)
+    heartbeat_ttl: float = Field(default=5.0, gt=0)
+
+    # fetch
+    fetch_allow_hosts: Hosts = ()
+    fetch_connect_timeout: float = Field(default=5, gt=0)
+    fetch_read_timeout: float = Field(default=10, gt=0)
+    fetch_total_timeout: float = Field(default=60, gt=0)
+    fetch_retries: int = Field(default=2, ge=0, le=10)
+    fetch_max_redirects: int = Field(default=5, ge=0, le=20)
+    url_ttl: float = Field(default=0, ge=0)
+    max_image_bytes: int = Field(default=64 * MIB, ge=1)
+    max_audio_bytes: int = Field(default=256 * MIB, ge=1)
+    max_video_bytes: int = Field(default=GIB, ge=1)
+
+    # decode
+    decode_timeout: float = Field(default=120, gt=0)
+    max_image_pixels: int = Field(default=100_000_000, ge=1)
+    max_frame_bytes: int = Field(default=GIB, ge=1)
+    max_audio_seconds: float = Field(default=3600, gt=0)
+    max_video_seconds: float = Field(default=3600, gt=0)
+
+    # encode
+    max_batch_items: int = Field(default=32, ge=1)
+    max_batch_cost: int = Field(default=65_536, ge=1)
+    torch_threads: int = Field(default=0, ge=0)
+    worker_prefetch: int = Field(default=96, ge=1)
+
+    # api
+    api_host: str = "127.0.0.1"
+    api_port: int = Field(default=8000, ge=0, le=65535)
+    max_body_bytes: int = Field(default=96 * MIB, ge=1)
+    max_wait: float = Field(default=300, gt=0)
+    max_queue_items: int = Field(default=10_000, ge=1)
+    flower_port: int = Field(default=5555, ge=0, le=65535)
+    log_level: str = "INFO"
+
+
+def read_settings() -> Settings:
+    """The settings of the environment; raises ``SettingsError`` naming each unknown or bad variable."""
+    known = {_PREFIX + name.upper() for name in Settings.model_fields}
+    unknown = sorted(name for name in os.environ if name.startswith(_PREFIX) and name not in known)
+    if unknown:
+        raise SettingsError(f"unknown setting: {', '.join(unknown)}")
+    try:
+        return Settings()
+    except ValidationError as error:
+        raise SettingsError("; ".join(_sentence(item) for item in error.errors())) from error
+
+
+@lru_cache(maxsize=1)
+def settings() -> Settings:
+    """The settings of this process, read once."""
+    return read_settings()
+
+
+def _sentence(item: object) -> str:
+    assert isinstance(item, dict)
+    name = _PREFIX + "_".join(str(part) for part in item["loc"]).upper()
+    return f"{name}={item.get('input')!r}: {item['msg']}"

@@ -1,0 +1,262 @@
+"""Protocols of the store, and the values that only the store passes. All calls are synchronous and bounded in
+time; when the server does not answer they raise ``StoreUnavailable``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from epd.contracts.card import EncoderCard
+from epd.contracts.errors import EpdError
+from epd.contracts.job import JobRecord, JobView, Notice, PartId, PartRecord, Stage
+from epd.contracts.media import BlobRef
+from epd.contracts.metadata import EmbeddingRef, Entry
+from epd.contracts.wire import Wire
+
+
+class Claim(StrEnum):
+    """The answer to a claim on an embedding key."""
+
+    HIT = "hit"  #: the embedding is there
+    OWNED = "owned"  #: the claimer flies (again, if it did before)
+    WAITING = "waiting"  #: another flies; the claimer's part is finished with that flight
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """Who wants an embedding. ``message`` is the FetchMessage JSON that starts its flight anew."""
+
+    job_id: str
+    part: PartId
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """One embedding made: its entry, and the part that made it with its stage times in seconds."""
+
+    entry: Entry
+    job_id: str
+    part: PartId
+    timings: dict[str, float]
+
+
+class SourceMemo(Wire):
+    """What is known of a URL's content, for conditional requests. ``fetched_at`` is Unix seconds."""
+
+    digest: str
+    etag: str | None = None
+    last_modified: str | None = None
+    fetched_at: float
+    nbytes: int
+
+
+class Heartbeat(Wire):
+    """A worker's sign of life. ``kind`` is fetch, decode or encode; ``counters`` are totals since its start."""
+
+    name: str
+    kind: str
+    host: str
+    pid: int
+    at: float
+    ready: bool = True
+    encoders: tuple[str, ...] = ()
+    counters: dict[str, float] = {}
+
+
+class StoreStats(Wire):
+    """Size of the embedding cache."""
+
+    entries: int
+    nbytes: int
+    limit: int
+
+
+class Embeddings(Protocol):
+    """Embedding files and their index. Index entry and metadata live and die together."""
+
+    def lookup(self, keys: Sequence[str]) -> list[Entry | None]:
+        """Entries in the order of the keys; None is a miss. Refreshes last use. One round trip."""
+        ...
+
+    def path(self, key: str) -> Path:
+        """Where the file of an embedding lies, whether or not it is there."""
+        ...
+
+    def publish_file(self, ref: EmbeddingRef, data: memoryview, header: dict[str, str]) -> None:
+        """Write the file once (temporary file, fsync, link); a file that is there already is kept."""
+        ...
+
+    def remove(self, keys: Sequence[str]) -> int:
+        """Drop entries, index first and file second; returns how many there were."""
+        ...
+
+    def stats(self) -> StoreStats:
+        """Entries and bytes in the index."""
+        ...
+
+
+class Flights(Protocol):
+    """One encode that others wait for."""
+
+    def claim(self, key: str, waiter: Waiter) -> Claim:
+        """Ask for an embedding; atomic over the whole fleet. The same waiter may claim again."""
+        ...
+
+    def extend(self, key: str) -> None:
+        """Renew the lease of a flight."""
+        ...
+
+    def complete(self, batch: Sequence[Completed]) -> list[int]:
+        """Index entries, release flights and finish every waiting part, in one round trip.
+
+        Returns for each item the number of parts that it finished (0 when all were final already).
+        """
+        ...
+
+    def fail(self, key: str, error: EpdError) -> int:
+        """Finish every waiting part of a flight with this error and release it."""
+        ...
+
+    def withdraw(self, key: str, job_id: str, part: PartId) -> str | None:
+        """Take one waiter out (cancelled, expired). Where it flew and others wait: one of their messages."""
+        ...
+
+    def orphans(self, limit: int = 100) -> list[str]:
+        """Messages of waiters whose flight's lease is over, each given once."""
+        ...
+
+
+class Jobs(Protocol):
+    """Job records and their parts. A part becomes final once; later attempts change nothing."""
+
+    def create(self, record: JobRecord, parts: dict[PartId, PartRecord], watcher: str | None = None) -> None:
+        """Write a job with its parts (some may be final already: cached)."""
+        ...
+
+    def view(self, job_id: str) -> JobView | None:
+        """The job as it stands, or None."""
+        ...
+
+    def watch(self, job_id: str, watcher: str) -> bool:
+        """Have changes of a job published to a watcher's channel; False when there is no such job."""
+        ...
+
+    def advance(self, job_id: str, part: PartId, stage: Stage) -> bool:
+        """Mark a part running at a stage. False: the part is final or the job is gone, so drop the work."""
+        ...
+
+    def add_part(self, job_id: str, part: PartId) -> bool:
+        """Add a part to an item (a video's audio). Adding it again changes nothing. False: the job is gone."""
+        ...
+
+    def finish(self, job_id: str, part: PartId, record: PartRecord) -> bool:
+        """Make a part final. False when it was final already or the job is gone."""
+        ...
+
+    def cancel(self, job_id: str) -> bool:
+        """Cancel every part that is not final. False when there is no such job."""
+        ...
+
+
+class Blobs(Protocol):
+    """Files of media bytes and decoded raw media. Names start with ``m-`` (upload), ``s-`` (downloaded
+    source) or ``r-`` (raw). Uploads live ``media_ttl`` seconds; the others until they are freed or swept."""
+
+    def create(self, kind: str, reserve: int = 0) -> AbstractContextManager[tuple[str, BinaryIO]]:
+        """A new file to write: (name, file). Raises ``BlobSpaceFull``; removed when the block raises."""
+        ...
+
+    def path(self, ref: BlobRef) -> Path:
+        """The file of a blob; raises ``BlobMissing`` when it is gone or of another size."""
+        ...
+
+    def free(self, ref: BlobRef) -> None:
+        """Remove a source or raw blob. Uploads and missing files are left alone."""
+        ...
+
+    def keep_media(self, name: str, digest: str) -> BlobRef:
+        """Turn a finished file into the upload of that digest (link; kept if there already)."""
+        ...
+
+    def media(self, media_id: str) -> BlobRef | None:
+        """The upload of that id, its life renewed, or None."""
+        ...
+
+    def sweep(self, older_than: float) -> int:
+        """Remove files not touched for that many seconds; returns how many."""
+        ...
+
+    def used_bytes(self) -> int:
+        """Bytes of all blobs."""
+        ...
+
+
+class Cards(Protocol):
+    """Encoder cards, as announced by GPU workers."""
+
+    def announce(self, card: EncoderCard) -> None:
+        """Publish a card; it stays until another of that name replaces it."""
+        ...
+
+    def get(self, names: Sequence[str]) -> list[EncoderCard | None]:
+        """Cards in the order of the names."""
+        ...
+
+
+class Sources(Protocol):
+    """The URL memo."""
+
+    def get(self, source_key: str) -> SourceMemo | None:
+        """What is known of a URL's content."""
+        ...
+
+    def put(self, source_key: str, memo: SourceMemo) -> None:
+        """Remember it."""
+        ...
+
+
+class Heartbeats(Protocol):
+    """Signs of life of every worker."""
+
+    def beat(self, heartbeat: Heartbeat) -> None:
+        """Say that a worker lives; it counts for ``heartbeat_ttl`` seconds."""
+        ...
+
+    def leave(self, name: str) -> None:
+        """A worker says goodbye."""
+        ...
+
+    def alive(self) -> list[Heartbeat]:
+        """All workers whose last beat still counts."""
+        ...
+
+
+class Notices(Protocol):
+    """Changes of part states, published to the processes that watch a job."""
+
+    def listen(self, watcher: str, timeout: float) -> list[Notice]:
+        """Wait at most ``timeout`` seconds for notices on a watcher's channel. One thread a watcher."""
+        ...
+
+    def close(self) -> None:
+        """End the subscription."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """All parts of the store, over one server and one pair of directories."""
+
+    embeddings: Embeddings
+    flights: Flights
+    jobs: Jobs
+    blobs: Blobs
+    cards: Cards
+    sources: Sources
+    heartbeats: Heartbeats
+    notices: Notices

@@ -1,0 +1,83 @@
+"""Every Redis key of the store, spelled once. Broker keys are in ``tasks.broker_keys``.
+
+    key                       type    lives for                       owner
+    epd:job:{job}             hash    deadline + job_ttl              api creates, workers finish
+    epd:emb:{key}             string  embedding_ttl, LRU-bounded      encode reply; eviction removes
+    epd:meta:{key}            string  with its epd:emb                encode reply; eviction removes
+    epd:lru                   zset    one member an epd:emb           encode reply; eviction removes
+    epd:lru:bytes             string  one counter                     encode reply; eviction subtracts
+    epd:flight:{key}          string  flight_lease, renewed           the waiter that flies
+    epd:flight:{key}:waiters  hash    job deadline                    claimers; completion removes
+    epd:flights               zset    one member an open flight       claimers; completion and reaper remove
+    epd:src:{source key}      string  embedding_ttl                   fetch
+    epd:media:{media id}      string  media_ttl                       api upload
+    epd:encoder:{name}        string  one an encoder of the config    GPU worker
+    epd:worker:{name}         string  heartbeat_ttl                   each worker
+    epd:workers               set     pruned on read                  each worker
+    epd:handoff:{request}     (reserved for the Decode handoff)
+    epd:events:{watcher}      channel                                 workers publish, an api process listens
+"""
+
+from __future__ import annotations
+
+PREFIX = "epd:"
+
+LRU = "epd:lru"
+LRU_BYTES = "epd:lru:bytes"
+FLIGHTS = "epd:flights"
+WORKERS = "epd:workers"
+
+JOB_PREFIX = "epd:job:"
+EMBEDDING_PREFIX = "epd:emb:"
+METADATA_PREFIX = "epd:meta:"
+EVENTS_PREFIX = "epd:events:"
+
+
+def job(job_id: str) -> str:
+    """The hash of one job."""
+    return f"{JOB_PREFIX}{job_id}"
+
+
+def embedding(key: str) -> str:
+    """The index entry of one embedding."""
+    return f"{EMBEDDING_PREFIX}{key}"
+
+
+def metadata(key: str) -> str:
+    """The Decode-side metadata of one embedding."""
+    return f"{METADATA_PREFIX}{key}"
+
+
+def flight(key: str) -> str:
+    """The lease of the flight that makes one embedding."""
+    return f"epd:flight:{key}"
+
+
+def waiters(key: str) -> str:
+    """Who waits for a flight."""
+    return f"epd:flight:{key}:waiters"
+
+
+def source(source_key: str) -> str:
+    """The URL memo of one source."""
+    return f"epd:src:{source_key}"
+
+
+def media(media_id: str) -> str:
+    """The record of one upload."""
+    return f"epd:media:{media_id}"
+
+
+def encoder(name: str) -> str:
+    """The card of one encoder."""
+    return f"epd:encoder:{name}"
+
+
+def worker(name: str) -> str:
+    """The heartbeat of one worker."""
+    return f"epd:worker:{name}"
+
+
+def events(watcher: str) -> str:
+    """The channel on which one api process hears of its jobs."""
+    return f"{EVENTS_PREFIX}{watcher}"
