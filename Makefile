@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --no-input --progress-bar off
 # pip's own log is long: one line a package is enough to see that it moves. stderr stays as it is.
-SHOW := sed -u -n -e 's/^Collecting \([^ ]*\).*/   + \1/p' -e 's/^Installing collected.*/   unpacking .../p'
+SHOW := awk '/^Collecting/ {print "   + " $$2; fflush()} /^Installing collected/ {print "   unpacking ..."; fflush()}'
 TESTS ?= tests
 PYTEST_ARGS ?=
 

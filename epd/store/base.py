@@ -158,8 +158,8 @@ class Jobs(Protocol):
         """Make a part final. False when it was final already or the job is gone."""
         ...
 
-    def cancel(self, job_id: str) -> bool:
-        """Cancel every part that is not final. False when there is no such job."""
+    def close(self, job_id: str, record: PartRecord) -> bool:
+        """Make every part that is not final this record (cancelled or expired). False: no such job."""
         ...
 
 
