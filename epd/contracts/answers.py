@@ -1,0 +1,137 @@
+"""What the REST API answers, as typed values. The API builds them and the client parses them."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from epd.contracts.card import EncoderCard
+from epd.contracts.job import ErrorInfo, State
+from epd.contracts.media import Modality
+from epd.contracts.metadata import Metadata
+from epd.contracts.wire import Wire
+
+
+class EmbeddingAnswer(Wire):
+    """A stored embedding: ``shape`` is [tokens, hidden]; ``url`` is a path on the same server."""
+
+    key: str
+    shape: tuple[int, int]
+    dtype: str
+    nbytes: int
+    url: str
+
+
+class PartAnswer(Wire):
+    """What an item and a track have in common. ``timings`` are seconds per stage."""
+
+    type: Modality
+    state: State
+    cached: bool = False
+    embedding: EmbeddingAnswer | None = None
+    metadata: Metadata | None = None
+    error: ErrorInfo | None = None
+    timings: dict[str, float] = Field(default_factory=dict)
+
+
+class ItemAnswer(PartAnswer):
+    """One item in the order of the request; ``tracks`` holds a video's audio."""
+
+    index: int
+    id: str | None = None
+    tracks: tuple[PartAnswer, ...] = ()
+
+
+class Usage(Wire):
+    """Embedding rows by media type; a video's audio track counts as audio."""
+
+    image_tokens: int = 0
+    video_tokens: int = 0
+    audio_tokens: int = 0
+    total_tokens: int = 0
+
+
+class JobAnswer(Wire):
+    """A job as it stands."""
+
+    job_id: str
+    model: str
+    state: State
+    items: tuple[ItemAnswer, ...]
+    usage: Usage
+
+
+class EventAnswer(Wire):
+    """One server-sent event: an item's change of state."""
+
+    job_id: str
+    index: int
+    type: Modality
+    state: State
+    stage: str | None = None
+    job_state: State
+
+
+class MediaAnswer(Wire):
+    """An upload: ``media_id`` is the sha256 hex of its bytes."""
+
+    media_id: str
+    nbytes: int
+
+
+class EncoderAnswer(Wire):
+    """An encoder of the config; ``card`` is None until a GPU worker has announced it."""
+
+    name: str
+    family: str
+    ready: bool
+    card: EncoderCard | None = None
+
+
+class ModelAnswer(Wire):
+    """A model: the encoder of each media type, by name."""
+
+    name: str
+    default: bool
+    image: str | None = None
+    video: str | None = None
+    audio: str | None = None
+
+
+class ModelsAnswer(Wire):
+    """All models and encoders of the config."""
+
+    models: tuple[ModelAnswer, ...]
+    encoders: tuple[EncoderAnswer, ...]
+
+
+class WorkerAnswer(Wire):
+    """A live worker. ``age`` is seconds since its last heartbeat."""
+
+    name: str
+    kind: str
+    host: str
+    pid: int
+    ready: bool
+    age: float
+    encoders: tuple[str, ...] = ()
+    counters: dict[str, float] = Field(default_factory=dict)
+
+
+class QueueAnswer(Wire):
+    """A queue: messages that wait, and messages that a worker holds and has not acked."""
+
+    name: str
+    waiting: int
+    unacked: int
+
+
+class StatusAnswer(Wire):
+    """Workers, queues and the embedding cache; sizes in bytes."""
+
+    workers: tuple[WorkerAnswer, ...]
+    queues: tuple[QueueAnswer, ...]
+    cache_entries: int
+    cache_bytes: int
+    cache_limit: int
+    blob_bytes: int
+    blob_limit: int

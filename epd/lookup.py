@@ -1,0 +1,181 @@
+"""Which embeddings an item needs once its digest is known, and which of them are there already.
+
+The API asks before it publishes anything; the fetch worker asks again once it knows a digest. Both must
+come to the same answer, so the rule lives here, over the store's protocols alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from epd.config import ModelConfig
+from epd.contracts.card import EncoderCard
+from epd.contracts.errors import EncoderNotReady, EpdError, NoAudioTrack, UnknownModel
+from epd.contracts.job import ErrorInfo, PartId, PartRecord, State
+from epd.contracts.media import AudioTrackMode, Item, Modality
+from epd.contracts.messages import Wanted
+from epd.contracts.metadata import Entry
+from epd.identity import embedding_key, encoder_identity, source_key
+from epd.store.base import Cards, Embeddings, Sources
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """The embeddings of one item. ``audio`` is set where a video's sound is wanted if it has any."""
+
+    main: Wanted
+    audio: Wanted | None = None
+
+    def keys(self) -> list[str]:
+        """The keys to look up, the main one first."""
+        return [self.main.key] if self.audio is None else [self.main.key, self.audio.key]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The answer for one item.
+
+    ``finished`` are parts that are final at once (cached, or failed by what the cache says of the file);
+    a part in it that is not the item's main part has to be added to the job first. ``main`` and ``audio``
+    are what is still to be made, and None where nothing is. ``audio`` alone may prove needless: only
+    decoding tells whether there is a track.
+    """
+
+    item: Item
+    digest: str
+    finished: Mapping[PartId, PartRecord]
+    main: Wanted | None
+    audio: Wanted | None
+
+    @property
+    def complete(self) -> bool:
+        """Nothing is left to make."""
+        return self.main is None and self.audio is None
+
+    @property
+    def missing(self) -> tuple[Wanted, ...]:
+        """What is left to make, the main part first."""
+        return tuple(wanted for wanted in (self.main, self.audio) if wanted is not None)
+
+
+def tracks_of(item: Item, model: ModelConfig) -> tuple[Modality, ...]:
+    """The tracks of an item that need an encoder: its own, and the sound of a video where it is wanted.
+
+    Raises:
+        UnknownModel: the model has no encoder for the item's type, or none for a required audio track.
+    """
+    own = item.modality
+    if model.encoder_for(own) is None:
+        raise UnknownModel(f"the model has no encoder for {own}")
+    mode = item.options.audio_track
+    if own is not Modality.VIDEO or mode is AudioTrackMode.NONE:
+        return (own,)
+    if model.audio is None and mode is AudioTrackMode.REQUIRE:
+        raise UnknownModel("the model has no encoder for audio, which audio_track=require asks for")
+    return (own,) if model.audio is None else (own, Modality.AUDIO)
+
+
+def cards_of(model: ModelConfig, cards: Cards) -> dict[Modality, EncoderCard]:
+    """The cards of a model's encoders by track, in one call; encoders without a card are left out."""
+    names = {track: name for track in Modality if (name := model.encoder_for(track)) is not None}
+    found = cards.get(list(names.values()))
+    return {track: card for track, card in zip(names, found, strict=True) if card is not None}
+
+
+def needs_of(
+    item: Item, digest: str, *, model: ModelConfig, cards: Mapping[Modality, EncoderCard]
+) -> Needs:
+    """The embeddings that an item of this digest needs; no call to the store.
+
+    Raises:
+        UnknownModel: as ``tracks_of``.
+        EncoderNotReady: an encoder has not been announced yet.
+    """
+    wanted = [_wanted(item, digest, track, model, cards) for track in tracks_of(item, model)]
+    return Needs(*wanted)
+
+
+def look_up(
+    items: Sequence[tuple[Item, str]],
+    *,
+    model: ModelConfig,
+    cards: Mapping[Modality, EncoderCard],
+    embeddings: Embeddings,
+) -> list[Found]:
+    """For items with their digests: what is final and what is missing, in order, in one round trip.
+
+    Raises:
+        UnknownModel, EncoderNotReady: as ``needs_of``.
+        StoreUnavailable: the store does not answer.
+    """
+    needs = [needs_of(item, digest, model=model, cards=cards) for item, digest in items]
+    keys = list(dict.fromkeys(key for need in needs for key in need.keys()))
+    entries = dict(zip(keys, embeddings.lookup(keys), strict=True)) if keys else {}
+    return [_found(item, digest, need, entries) for (item, digest), need in zip(items, needs, strict=True)]
+
+
+def fresh_digest(item: Item, sources: Sources, *, url_ttl: float, now: float | None = None) -> str | None:
+    """The item's digest as far as it is known without a download.
+
+    An upload's id is its digest. A URL's is taken from the memo inside the freshness window ``url_ttl``
+    (seconds); with 0 the memo is never asked.
+    """
+    if item.source.media_id is not None:
+        return item.source.media_id
+    if url_ttl <= 0 or item.source.url is None:
+        return None
+    memo = sources.get(source_key(item.source.url))
+    age = None if memo is None else (time.time() if now is None else now) - memo.fetched_at
+    return memo.digest if memo is not None and age is not None and age < url_ttl else None
+
+
+def cached_record(entry: Entry) -> PartRecord:
+    """The final record of a part whose embedding was there already."""
+    return PartRecord(state=State.DONE, cached=True, ref=entry.ref, metadata=entry.metadata)
+
+
+def failed_record(error: EpdError) -> PartRecord:
+    """The final record of a part that failed with an error of the tree."""
+    return PartRecord(state=State.FAILED, error=ErrorInfo.of(error))
+
+
+def _wanted(
+    item: Item,
+    digest: str,
+    track: Modality,
+    model: ModelConfig,
+    cards: Mapping[Modality, EncoderCard],
+) -> Wanted:
+    card = cards.get(track)
+    if card is None:
+        raise EncoderNotReady(f"encoder {model.encoder_for(track)!r} is not ready yet")
+    key = embedding_key(digest=digest, track=track, card=card, options=item.options)
+    return Wanted(key=key, track=track, encoder=card.name, encoder_identity=encoder_identity(card))
+
+
+def _found(item: Item, digest: str, need: Needs, entries: Mapping[str, Entry | None]) -> Found:
+    main_id, audio_id = PartId(item.index, item.modality), PartId(item.index, Modality.AUDIO)
+    main = entries[need.main.key]
+    audio = entries[need.audio.key] if need.audio is not None else None
+    finished: dict[PartId, PartRecord] = {}
+    if main is not None:
+        finished[main_id] = cached_record(main)
+    if main is not None and need.audio is not None and _is_silent(main):
+        if item.options.audio_track is AudioTrackMode.REQUIRE:
+            finished[main_id] = failed_record(NoAudioTrack("the video has no audio track"))
+        return Found(item, digest, finished, None, None)
+    if audio is not None:
+        finished[audio_id] = cached_record(audio)
+    return Found(
+        item,
+        digest,
+        finished,
+        main=need.main if main is None else None,
+        audio=need.audio if audio is None else None,
+    )
+
+
+def _is_silent(entry: Entry) -> bool:
+    return entry.metadata.audio is not None and not entry.metadata.audio.present
