@@ -28,7 +28,7 @@ class Needs:
     main: Wanted
     audio: Wanted | None = None
 
-    def keys(self) -> list[str]:
+    def key_list(self) -> list[str]:
         """The keys to look up, the main one first."""
         return [self.main.key] if self.audio is None else [self.main.key, self.audio.key]
 
@@ -84,9 +84,7 @@ def cards_of(model: ModelConfig, cards: Cards) -> dict[Modality, EncoderCard]:
     return {track: card for track, card in zip(names, found, strict=True) if card is not None}
 
 
-def needs_of(
-    item: Item, digest: str, *, model: ModelConfig, cards: Mapping[Modality, EncoderCard]
-) -> Needs:
+def needs_of(item: Item, digest: str, *, model: ModelConfig, cards: Mapping[Modality, EncoderCard]) -> Needs:
     """The embeddings that an item of this digest needs; no call to the store.
 
     Raises:
@@ -111,7 +109,7 @@ def look_up(
         StoreUnavailable: the store does not answer.
     """
     needs = [needs_of(item, digest, model=model, cards=cards) for item, digest in items]
-    keys = list(dict.fromkeys(key for need in needs for key in need.keys()))
+    keys = list(dict.fromkeys(key for need in needs for key in need.key_list()))
     entries = dict(zip(keys, embeddings.lookup(keys), strict=True)) if keys else {}
     return [_found(item, digest, need, entries) for (item, digest), need in zip(items, needs, strict=True)]
 
