@@ -1,0 +1,81 @@
+"""A model folder that is there wholly or not at all.
+
+The folder is filled under another name and renamed in one step, so a process killed half-way leaves only a
+``.partial-*`` folder, which the next run removes. ``SOURCE.json`` says what the folder was made from; another
+source or converter revision makes it anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+STAMP = "SOURCE.json"
+PARTIAL = ".partial-"
+STALE_SECONDS = 3600.0  #: a conversion takes seconds; older partial folders belong to nobody
+
+
+def publish_folder(final: Path, source: dict[str, str], fill: Callable[[Path], None]) -> bool:
+    """Make ``final`` by calling ``fill`` on an empty folder beside it. False when it was there already.
+
+    Two processes may do this at once: both fill a folder of their own and the first rename wins.
+    """
+    if read_stamp(final) == source:
+        return False
+    final.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(final.parent)
+    partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=final.parent))
+    try:
+        fill(partial)
+        write_json(partial / STAMP, source)
+        _open_to_readers(partial)
+        _swap_in(partial, final, source)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return True
+
+
+def read_stamp(folder: Path) -> dict[str, str] | None:
+    """What ``folder`` was made from, or None when it is not there or not whole."""
+    try:
+        stamp = json.loads((folder / STAMP).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return stamp if isinstance(stamp, dict) else None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as indented JSON."""
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _open_to_readers(folder: Path) -> None:
+    folder.chmod(0o755)  # mkdtemp makes it private, and safetensors its files
+    for file in folder.iterdir():
+        file.chmod(0o644)
+
+
+def _swap_in(partial: Path, final: Path, source: dict[str, str]) -> None:
+    if read_stamp(final) == source:
+        return  # another process was first, with the same content
+    if final.exists():
+        outdated = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=final.parent))
+        os.rename(final, outdated / final.name)
+        shutil.rmtree(outdated, ignore_errors=True)
+    try:
+        os.rename(partial, final)
+    except OSError:
+        if read_stamp(final) != source:
+            raise
+
+
+def _sweep(parent: Path) -> None:
+    for left in parent.glob(f"{PARTIAL}*"):
+        if time.time() - left.stat().st_mtime > STALE_SECONDS:
+            shutil.rmtree(left, ignore_errors=True)
