@@ -1,0 +1,80 @@
+"""Celery's settings, by Celery's own names. What differs between installations is in ``epd.settings``.
+
+Queues: ``fetch`` and ``decode`` are consumed by ordinary workers, ``encode`` by ``python -m gpu_worker``. A
+worker that is started without ``-Q`` takes fetch and decode only (see ``tasks.queues``).
+"""
+
+from __future__ import annotations
+
+from kombu import Exchange, Queue
+
+from epd.settings import settings
+
+_settings = settings()
+
+#: Time for a second track, for hashing and for publishing on top of one ffmpeg run, in seconds.
+_DECODE_SLACK = 15.0
+#: Between the soft limit (the item fails cleanly) and the hard one (the child is killed), in seconds.
+_HARD_SLACK = 15.0
+
+# broker
+broker_url = _settings.broker_url
+broker_connection_retry_on_startup = True
+broker_connection_max_retries = None
+broker_pool_limit = 8
+#: Kombu's Redis serves the lower number first; every step is a list of its own.
+broker_transport_options = {"priority_steps": [0, 5], "queue_order_strategy": "priority"}
+
+# queues: name, exchange and routing key are one, or a message would reach every queue of the default exchange
+task_queues = [Queue(name, Exchange(name), routing_key=name) for name in ("fetch", "decode", "encode")]
+task_routes = {f"epd.{name}": {"queue": name, "routing_key": name} for name in ("fetch", "decode", "encode")}
+task_default_queue = "fetch"
+task_default_exchange = "fetch"
+task_default_routing_key = "fetch"
+task_default_priority = 0
+task_create_missing_queues = False
+
+# messages
+task_serializer = "json"
+accept_content = ["json"]
+task_publish_retry = True
+task_publish_retry_policy = {
+    "max_retries": 4,
+    "interval_start": 0.0,
+    "interval_step": 0.2,
+    "interval_max": 1.0,
+}
+
+# results: a job's state is our own record, so Celery stores none. Flower lives on events alone.
+result_backend = None
+task_ignore_result = True
+task_store_errors_even_if_ignored = False
+
+# at least once: a message is acked when its work is done, and given back when its child is killed
+task_acks_late = True
+task_reject_on_worker_lost = True
+task_acks_on_failure_or_timeout = True
+
+# events, so that Flower and ``celery events`` see workers and tasks
+worker_send_task_events = True
+task_send_sent_event = True
+task_track_started = True
+
+# workers
+imports = ("tasks.fetch", "tasks.decode", "tasks.encode")
+worker_prefetch_multiplier = 2
+worker_cancel_long_running_tasks_on_connection_loss = False
+worker_hijack_root_logger = True
+worker_redirect_stdouts = False
+worker_log_format = "%(asctime)s %(levelname)s %(processName)s %(name)s %(message)s"
+worker_task_log_format = worker_log_format
+#: A child that leaks is replaced; the figure is far above what one item needs to be amortised over.
+worker_max_tasks_per_child = 2000
+
+# a hung decode ends: first as ``decode_timeout`` of its item, then by force (prefork children only)
+task_annotations = {
+    "epd.decode": {
+        "soft_time_limit": 2 * _settings.decode_timeout + _DECODE_SLACK,
+        "time_limit": 2 * _settings.decode_timeout + _DECODE_SLACK + _HARD_SLACK,
+    }
+}

@@ -1,0 +1,109 @@
+"""Publishing the pipeline's messages: one producer batch a call, each try bounded.
+
+A message is one task with one positional argument, the message as a JSON object, so that Flower shows it
+readable. Task ids name job, item, stage and attempt, so that a job's lines in every log share a prefix; a
+few random digits keep apart two deliveries of one item that are on their way at once.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from kombu.exceptions import BatchPublishError, OperationalError
+from kombu.utils.functional import retry_over_time
+from redis.exceptions import RedisError
+
+from epd.contracts.errors import StoreUnavailable
+from epd.contracts.job import Priority
+from epd.contracts.messages import DecodeMessage, EncodeMessage, Envelope, FetchMessage
+from tasks.celery import app
+from tasks.queues import DECODE, ENCODE, FETCH
+
+#: Kombu's Redis serves the lower number first; the numbers are the ``priority_steps`` of ``celeryconfig``.
+PRIORITIES = {Priority.INTERACTIVE: 0, Priority.BULK: 5}
+
+#: A message outlives its deadline by this many seconds, so that a worker can still finish its item as
+#: expired; after that nobody asks for the item, and Celery drops the message.
+EXPIRY_GRACE = 60.0
+
+#: Seconds that a call waits for a free producer of the pool.
+_ACQUIRE_TIMEOUT = 5.0
+
+_TROUBLE = (OperationalError, BatchPublishError, RedisError, OSError)
+
+
+def publish_fetch(messages: Sequence[FetchMessage]) -> None:
+    """Put chunks on the ``fetch`` queue.
+
+    Raises:
+        StoreUnavailable: the broker did not take them; some may have been taken, which is harmless.
+    """
+    _publish(FETCH, messages)
+
+
+def publish_decode(messages: Sequence[DecodeMessage]) -> None:
+    """Put items on the ``decode`` queue; raises like ``publish_fetch``."""
+    _publish(DECODE, messages)
+
+
+def publish_encode(messages: Sequence[EncodeMessage]) -> None:
+    """Put parts on the ``encode`` queue; raises like ``publish_fetch``."""
+    _publish(ENCODE, messages)
+
+
+def task_id(stage: str, message: Envelope) -> str:
+    """``job.stage.place.attempt.random``: place is the (first) item's index and the track."""
+    if isinstance(message, FetchMessage):
+        place = str(message.items[0].index)
+    elif isinstance(message, EncodeMessage):
+        place = f"{message.item.index}-{message.wanted.track}"
+    else:
+        place = str(message.item.index) if isinstance(message, DecodeMessage) else "0"
+    return f"{message.job_id}.{stage}.{place}.{message.attempt}.{secrets.token_hex(3)}"
+
+
+def task_options(stage: str, message: Envelope, now: float) -> dict[str, Any]:
+    """What a message's task is sent with: id, priority, lifetime and trace headers."""
+    return {
+        "task_id": task_id(stage, message),
+        "root_id": message.job_id,
+        "priority": PRIORITIES[message.priority],
+        "expires": max(1.0, message.deadline - now + EXPIRY_GRACE),
+        "headers": dict(message.trace),
+    }
+
+
+def _publish(stage: str, messages: Sequence[Envelope]) -> None:
+    if not messages:
+        return
+    policy = app.conf.task_publish_retry_policy
+    try:
+        retry_over_time(
+            _send,
+            _TROUBLE,
+            args=(stage, messages),
+            max_retries=policy["max_retries"],
+            interval_start=policy["interval_start"],
+            interval_step=policy["interval_step"],
+            interval_max=policy["interval_max"],
+        )
+    except _TROUBLE as error:
+        raise StoreUnavailable(f"the broker did not take {len(messages)} {stage} messages") from error
+
+
+def _send(stage: str, messages: Sequence[Envelope]) -> None:
+    now = time.time()
+    with app.producer_pool.acquire(block=True, timeout=_ACQUIRE_TIMEOUT) as producer, producer.batch():
+        for message in messages:
+            app.send_task(
+                f"epd.{stage}",
+                args=(message.to_document(),),
+                producer=producer,
+                retry=False,
+                ignore_result=True,
+                add_to_parent=False,
+                **task_options(stage, message, now),
+            )
