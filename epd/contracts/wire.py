@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -13,8 +13,12 @@ class Wire(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def to_json(self) -> str:
-        """JSON text without fields that hold their default."""
-        return self.model_dump_json(exclude_defaults=True)
+        """JSON text without the fields that are None. Tags and the schema version always travel."""
+        return self.model_dump_json(exclude_none=True)
+
+    def to_document(self) -> dict[str, Any]:
+        """The same as ``to_json``, as plain dicts and lists for a carrier that makes the text itself."""
+        return self.model_dump(mode="json", exclude_none=True)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
