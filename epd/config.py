@@ -1,16 +1,16 @@
 """``epd.toml``: which encoders exist and which models group them by media type.
 
-    default_model = "demo"
+default_model = "demo"
 
-    [encoders.dinov2-small]
-    family = "dinov2"
-    path = ".epd/models/dinov2-small"    # or: hub = "facebook/dinov2-small", revision = "..."
-    dtype = "auto"                        # auto | float32 | bfloat16 | float16
-    device = "auto"                       # auto | cpu | cuda | cuda:0
+[encoders.dinov2-small]
+family = "dinov2"
+path = ".epd/models/dinov2-small"    # or: hub = "facebook/dinov2-small", revision = "..."
+dtype = "auto"                        # auto | float32 | bfloat16 | float16
+device = "auto"                       # auto | cpu | cuda | cuda:0
 
-    [models.demo]
-    image = "dinov2-small"
-    audio = "whisper-tiny.en"
+[models.demo]
+image = "dinov2-small"
+audio = "whisper-tiny.en"
 """
 
 from __future__ import annotations
@@ -112,4 +112,6 @@ def _with_absolute_paths(config: Config, folder: Path) -> Config:
 def _sentence(item: object) -> str:
     assert isinstance(item, dict)
     place = ".".join(str(part) for part in item["loc"]) or "file"
-    return f"{place}={item.get('input')!r}: {item['msg']}" if item["type"] != "value_error" else f"{place}: {item['msg']}"
+    if item["type"] == "value_error":  # a check over several keys; its text names them
+        return f"{place}: {item['msg']}"
+    return f"{place}={item.get('input')!r}: {item['msg']}"

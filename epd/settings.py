@@ -1,4 +1,4 @@
-"""The only reader of the environment. Every setting is ``EPD_<NAME>``; an unknown or bad one fails at start."""
+"""The only reader of the environment. A setting is ``EPD_<NAME>``; an unknown or bad one fails at start."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from pydantic.functional_validators import BeforeValidator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from epd.contracts.errors import SettingsError
 
@@ -18,13 +18,14 @@ _PREFIX = "EPD_"
 MIB = 1 << 20
 GIB = 1 << 30
 
-Hosts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(lambda value: _comma_separated(value))]
-
 
 def _comma_separated(value: object) -> object:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
+
+
+Hosts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_comma_separated)]
 
 
 class Settings(BaseSettings):

@@ -14,7 +14,7 @@ from pathlib import Path
 from epd.cli.process import Spec
 from epd.contracts.errors import SettingsError
 
-_SHM = Path("/dev/shm")  # noqa: S108  the design's shared memory, not a temporary file
+_SHM = Path("/dev/shm")
 _PREFIX = "epd-"
 
 
@@ -94,7 +94,8 @@ def redis_spec(port: int, data_dir: Path) -> Spec:
     folder = data_dir / "valkey"
     folder.mkdir(parents=True, exist_ok=True)
     argv = [str(get_binary_path()), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
-    argv += ["--save", "", "--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory-policy", "noeviction"]
+    argv += ["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"]
+    argv += ["--maxmemory-policy", "noeviction"]
     return Spec("redis", argv, stop_order=9)
 
 

@@ -85,7 +85,7 @@ class Stack:
     def start(self) -> None:
         """Start every process; returns at once, use ``wait_ready``."""
         environment = child_environment(self.settings)
-        specs = parts.worker_specs(self.options) + [parts.api_spec(self._api_port)]
+        specs = [*parts.worker_specs(self.options), parts.api_spec(self._api_port)]
         if self.options.broker_url is None:
             specs.insert(0, parts.redis_spec(self._redis_port, self.options.data_dir))
         if self._flower_port is not None:

@@ -8,8 +8,8 @@ derived from the states of their parts, never stored, so that they cannot disagr
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
 
 from pydantic import Field
 
@@ -49,7 +49,8 @@ class Stage(StrEnum):
     ENCODE = "encode"
 
 
-class PartId(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class PartId:
     """A part of a job: the item's index and the track. Its text form is ``"3.audio"``."""
 
     index: int

@@ -11,8 +11,6 @@ from epd.contracts.media import BlobRef, Item, Modality, RawMedia
 from epd.contracts.metadata import AudioTrackInfo
 from epd.contracts.wire import Wire
 
-SCHEMA_VERSION = 1
-
 #: An item goes back to ``fetch`` at most this often, when a blob that a message names is gone.
 MAX_ATTEMPTS = 3
 
@@ -20,7 +18,7 @@ MAX_ATTEMPTS = 3
 class Envelope(Wire):
     """What every message carries. ``deadline`` and ``enqueued_at`` are Unix times in seconds."""
 
-    version: Literal[1] = SCHEMA_VERSION
+    version: Literal[1] = 1
     job_id: str
     model: str
     priority: Priority

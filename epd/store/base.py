@@ -1,5 +1,8 @@
-"""Protocols of the store, and the values that only the store passes. All calls are synchronous and bounded in
-time; when the server does not answer they raise ``StoreUnavailable``."""
+"""Protocols of the store, and the values that only the store passes.
+
+All calls are synchronous and bounded in time; when the server does not answer they raise
+``StoreUnavailable``.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO, Protocol
+
+from pydantic import Field
 
 from epd.contracts.card import EncoderCard
 from epd.contracts.errors import EpdError
@@ -56,7 +61,7 @@ class SourceMemo(Wire):
 
 
 class Heartbeat(Wire):
-    """A worker's sign of life. ``kind`` is fetch, decode or encode; ``counters`` are totals since its start."""
+    """A worker's sign of life: fetch, decode or encode. ``counters`` are totals since its start."""
 
     name: str
     kind: str
@@ -65,7 +70,7 @@ class Heartbeat(Wire):
     at: float
     ready: bool = True
     encoders: tuple[str, ...] = ()
-    counters: dict[str, float] = {}
+    counters: dict[str, float] = Field(default_factory=dict)
 
 
 class StoreStats(Wire):
@@ -151,7 +156,7 @@ class Jobs(Protocol):
         ...
 
     def add_part(self, job_id: str, part: PartId) -> bool:
-        """Add a part to an item (a video's audio). Adding it again changes nothing. False: the job is gone."""
+        """Add a part (a video's audio). Adding it again changes nothing. False: the job is gone."""
         ...
 
     def finish(self, job_id: str, part: PartId, record: PartRecord) -> bool:
@@ -164,8 +169,11 @@ class Jobs(Protocol):
 
 
 class Blobs(Protocol):
-    """Files of media bytes and decoded raw media. Names start with ``m-`` (upload), ``s-`` (downloaded
-    source) or ``r-`` (raw). Uploads live ``media_ttl`` seconds; the others until they are freed or swept."""
+    """Files of media bytes and decoded raw media.
+
+    Names start with ``m-`` (upload), ``s-`` (downloaded source) or ``r-`` (raw).
+    Uploads live ``media_ttl`` seconds; the others until they are freed or swept.
+    """
 
     def create(self, kind: str, reserve: int = 0) -> AbstractContextManager[tuple[str, BinaryIO]]:
         """A new file to write: (name, file). Raises ``BlobSpaceFull``; removed when the block raises."""

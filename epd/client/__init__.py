@@ -1,0 +1,14 @@
+"""The Python client of the REST API: ``Client`` and ``AsyncClient``.
+
+from epd.client import Client
+
+with Client("http://127.0.0.1:8000") as epd:
+job = epd.encode(["photo.jpg", "https://example.org/talk.mp4"])
+rows = epd.embedding(job.items[0].embedding.key)      # numpy [tokens, hidden]
+"""
+
+from epd.client.asynchronous import AsyncClient
+from epd.client.blocking import Client
+from epd.client.calls import Unreachable
+
+__all__ = ["AsyncClient", "Client", "Unreachable"]

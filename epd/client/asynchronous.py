@@ -1,0 +1,186 @@
+"""The asynchronous client: the same calls as ``Client``, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import httpx
+
+from epd.client import calls
+from epd.client.calls import Call, Unreachable
+from epd.client.items import ItemLike, Prepared, prepare
+from epd.client.tensors import Form, read_embedding
+from epd.contracts.answers import EventAnswer, JobAnswer, MediaAnswer, ModelsAnswer, StatusAnswer
+from epd.contracts.errors import DeadlineExceeded
+from epd.contracts.job import FINAL_STATES
+from epd.contracts.metadata import Metadata
+
+T = TypeVar("T")
+
+_ROUND_WAIT = 30.0
+_SLACK = 15.0
+_UPLOAD_CHUNK = 1 << 18
+
+
+class AsyncClient:
+    """Talks to one API server; see ``Client`` for arguments, results and errors."""
+
+    def __init__(self, base_url: str = "http://127.0.0.1:8000", *, timeout: float = 60.0) -> None:
+        limits = httpx.Limits(max_connections=512, max_keepalive_connections=64)
+        self._http = httpx.AsyncClient(base_url=base_url, timeout=timeout, trust_env=False, limits=limits)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def encode(
+        self,
+        items: Iterable[ItemLike],
+        *,
+        type: str | None = None,
+        model: str | None = None,
+        priority: str | None = None,
+        deadline: float | None = None,
+        wait: float = 600.0,
+    ) -> JobAnswer:
+        """Encode items and wait for all of them; see ``Client.encode``."""
+        end = time.monotonic() + wait
+        first = min(wait, _ROUND_WAIT)
+        job = await self._start(items, type, model=model, priority=priority, deadline=deadline, wait=first)
+        if job.state in FINAL_STATES:
+            return job
+        return await self.wait(job.job_id, max(0.0, end - time.monotonic()))
+
+    async def submit(
+        self,
+        items: Iterable[ItemLike],
+        *,
+        type: str | None = None,
+        model: str | None = None,
+        priority: str | None = None,
+        deadline: float | None = None,
+    ) -> JobAnswer:
+        """Start a job and return at once."""
+        return await self._start(items, type, model=model, priority=priority, deadline=deadline, wait=0.0)
+
+    async def _start(
+        self,
+        items: Iterable[ItemLike],
+        type_: str | None,
+        *,
+        model: str | None,
+        priority: str | None,
+        deadline: float | None,
+        wait: float,
+    ) -> JobAnswer:
+        bodies = [await self._uploaded(prepare(item, type_)) for item in items]
+        call = calls.start_job(bodies, model=model, wait=wait, priority=priority, deadline=deadline)
+        return await self._send(call, extra_time=wait)
+
+    async def _uploaded(self, item: Prepared) -> dict[str, Any]:
+        if item.upload is None:
+            return item.body
+        return {**item.body, "media_id": (await self.upload(item.upload)).media_id}
+
+    async def wait(self, job_id: str, timeout: float = 600.0) -> JobAnswer:
+        """Look at a job until it is final; raises ``DeadlineExceeded`` after ``timeout`` seconds."""
+        end = time.monotonic() + timeout
+        polls = 0
+        while (job := await self.job(job_id)).state not in FINAL_STATES:
+            if time.monotonic() >= end:
+                raise DeadlineExceeded(f"job {job_id} is still {job.state} after {timeout:.0f} s")
+            await asyncio.sleep(calls.poll_delay(polls))
+            polls += 1
+        return job
+
+    async def job(self, job_id: str) -> JobAnswer:
+        """A job as it stands."""
+        return await self._send(calls.get_job(job_id))
+
+    async def cancel(self, job_id: str) -> JobAnswer:
+        """Cancel what is not final of a job."""
+        return await self._send(calls.cancel_job(job_id))
+
+    async def events(self, job_id: str) -> AsyncIterator[EventAnswer]:
+        """The changes of a job's items as they happen, until the job is final."""
+        try:
+            async with self._http.stream("GET", f"/v1/jobs/{job_id}/events") as answer:
+                if not answer.is_success:
+                    await answer.aread()
+                    calls.raise_for_problem(answer)
+                async for line in answer.aiter_lines():
+                    event = calls.read_event_line(line)
+                    if event is not None:
+                        yield event
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+
+    async def embedding(
+        self, key: str, start: int | None = None, stop: int | None = None, *, form: Form = "numpy"
+    ) -> Any:
+        """An embedding, or its rows from ``start`` to ``stop``: [tokens, hidden] as numpy or torch."""
+        return read_embedding(await self._send(calls.get_embedding(key, start, stop)), form)
+
+    async def metadata(self, key: str) -> Metadata:
+        """The Decode-side metadata of an embedding."""
+        return await self._send(calls.get_metadata(key))
+
+    async def upload(self, path: str | Path) -> MediaAnswer:
+        """Upload a file in a stream; its media id is the sha256 of its bytes."""
+        for tries in range(len(calls.RETRY_DELAYS) + 1):
+            answer = await self._request("POST", "/v1/media", content=_chunks(Path(path)))
+            delay = calls.retry_delay(answer, tries)
+            if delay is None:
+                break
+            await asyncio.sleep(delay)
+        calls.raise_for_problem(answer)
+        return calls.read_media(answer)
+
+    async def models(self) -> ModelsAnswer:
+        """The server's models and encoders."""
+        return await self._send(calls.get_models())
+
+    async def status(self) -> StatusAnswer:
+        """Workers, queue depths and cache size."""
+        return await self._send(calls.get_status())
+
+    async def _send(self, call: Call[T], extra_time: float = 0.0) -> T:
+        options: dict[str, Any] = {"json": call.json, "params": dict(call.params)}
+        if extra_time:
+            options["timeout"] = httpx.Timeout(self._http.timeout.connect, read=extra_time + _SLACK)
+        for tries in range(len(calls.RETRY_DELAYS) + 1):
+            answer = await self._request(call.method, call.path, **options)
+            delay = calls.retry_delay(answer, tries)
+            if delay is None:
+                break
+            await asyncio.sleep(delay)
+        calls.raise_for_problem(answer)
+        return call.read(answer)
+
+    async def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        try:
+            return await self._http.request(method, path, **options)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        return Unreachable(f"{self._http.base_url}: {error or type(error).__name__}")
+
+
+async def _chunks(path: Path) -> AsyncIterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := await asyncio.to_thread(file.read, _UPLOAD_CHUNK):
+            yield chunk

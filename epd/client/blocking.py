@@ -1,0 +1,184 @@
+"""The synchronous client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import httpx
+
+from epd.client import calls
+from epd.client.calls import Call, Unreachable
+from epd.client.items import ItemLike, Prepared, prepare
+from epd.client.tensors import Form, read_embedding
+from epd.contracts.answers import EventAnswer, JobAnswer, MediaAnswer, ModelsAnswer, StatusAnswer
+from epd.contracts.errors import DeadlineExceeded
+from epd.contracts.job import FINAL_STATES
+from epd.contracts.metadata import Metadata
+
+T = TypeVar("T")
+
+_ROUND_WAIT = 30.0  # one request waits at most this long, so that a dead connection is noticed
+_SLACK = 15.0
+
+
+class Client:
+    """Talks to one API server. ``timeout`` bounds every single request, in seconds.
+
+    Every method raises ``Unreachable`` when no server answers, and otherwise the error class of
+    ``epd.contracts.errors`` that the server named.
+    """
+
+    def __init__(self, base_url: str = "http://127.0.0.1:8000", *, timeout: float = 60.0) -> None:
+        self._http = httpx.Client(base_url=base_url, timeout=timeout, trust_env=False)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def encode(
+        self,
+        items: Iterable[ItemLike],
+        *,
+        type: str | None = None,
+        model: str | None = None,
+        priority: str | None = None,
+        deadline: float | None = None,
+        wait: float = 600.0,
+    ) -> JobAnswer:
+        """Encode items and wait for all of them; local files are uploaded first.
+
+        Raises:
+            DeadlineExceeded: not all items were final within ``wait`` seconds; the job goes on.
+        """
+        end = time.monotonic() + wait
+        first = min(wait, _ROUND_WAIT)
+        job = self._start(items, type, model=model, priority=priority, deadline=deadline, wait=first)
+        if job.state in FINAL_STATES:
+            return job
+        return self.wait(job.job_id, max(0.0, end - time.monotonic()))
+
+    def submit(
+        self,
+        items: Iterable[ItemLike],
+        *,
+        type: str | None = None,
+        model: str | None = None,
+        priority: str | None = None,
+        deadline: float | None = None,
+    ) -> JobAnswer:
+        """Start a job and return at once."""
+        return self._start(items, type, model=model, priority=priority, deadline=deadline, wait=0.0)
+
+    def _start(
+        self,
+        items: Iterable[ItemLike],
+        type_: str | None,
+        *,
+        model: str | None,
+        priority: str | None,
+        deadline: float | None,
+        wait: float,
+    ) -> JobAnswer:
+        bodies = [self._uploaded(prepare(item, type_)) for item in items]
+        call = calls.start_job(bodies, model=model, wait=wait, priority=priority, deadline=deadline)
+        return self._send(call, extra_time=wait)
+
+    def _uploaded(self, item: Prepared) -> dict[str, Any]:
+        if item.upload is None:
+            return item.body
+        return {**item.body, "media_id": self.upload(item.upload).media_id}
+
+    def wait(self, job_id: str, timeout: float = 600.0) -> JobAnswer:
+        """Look at a job until it is final; raises ``DeadlineExceeded`` after ``timeout`` seconds."""
+        end = time.monotonic() + timeout
+        polls = 0
+        while (job := self.job(job_id)).state not in FINAL_STATES:
+            if time.monotonic() >= end:
+                raise DeadlineExceeded(f"job {job_id} is still {job.state} after {timeout:.0f} s")
+            time.sleep(calls.poll_delay(polls))
+            polls += 1
+        return job
+
+    def job(self, job_id: str) -> JobAnswer:
+        """A job as it stands."""
+        return self._send(calls.get_job(job_id))
+
+    def cancel(self, job_id: str) -> JobAnswer:
+        """Cancel what is not final of a job."""
+        return self._send(calls.cancel_job(job_id))
+
+    def events(self, job_id: str) -> Iterator[EventAnswer]:
+        """The changes of a job's items as they happen, until the job is final."""
+        try:
+            with self._http.stream("GET", f"/v1/jobs/{job_id}/events") as answer:
+                if not answer.is_success:
+                    answer.read()
+                    calls.raise_for_problem(answer)
+                yield from calls.read_events(answer.iter_lines())
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+
+    def embedding(
+        self, key: str, start: int | None = None, stop: int | None = None, *, form: Form = "numpy"
+    ) -> Any:
+        """An embedding, or its rows from ``start`` to ``stop``: [tokens, hidden] as numpy or torch."""
+        return read_embedding(self._send(calls.get_embedding(key, start, stop)), form)
+
+    def metadata(self, key: str) -> Metadata:
+        """The Decode-side metadata of an embedding."""
+        return self._send(calls.get_metadata(key))
+
+    def upload(self, path: str | Path) -> MediaAnswer:
+        """Upload a file in a stream; its media id is the sha256 of its bytes."""
+        # A file is opened anew for each try: a stream cannot be sent twice.
+        for tries in range(len(calls.RETRY_DELAYS) + 1):
+            with Path(path).open("rb") as file:
+                answer = self._request("POST", "/v1/media", content=file)
+            delay = calls.retry_delay(answer, tries)
+            if delay is None:
+                break
+            time.sleep(delay)
+        calls.raise_for_problem(answer)
+        return calls.read_media(answer)
+
+    def models(self) -> ModelsAnswer:
+        """The server's models and encoders."""
+        return self._send(calls.get_models())
+
+    def status(self) -> StatusAnswer:
+        """Workers, queue depths and cache size."""
+        return self._send(calls.get_status())
+
+    def _send(self, call: Call[T], extra_time: float = 0.0) -> T:
+        options: dict[str, Any] = {"json": call.json, "params": dict(call.params)}
+        if extra_time:
+            options["timeout"] = httpx.Timeout(self._http.timeout.connect, read=extra_time + _SLACK)
+        for tries in range(len(calls.RETRY_DELAYS) + 1):
+            answer = self._request(call.method, call.path, **options)
+            delay = calls.retry_delay(answer, tries)
+            if delay is None:
+                break
+            time.sleep(delay)
+        calls.raise_for_problem(answer)
+        return call.read(answer)
+
+    def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        try:
+            return self._http.request(method, path, **options)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        return Unreachable(f"{self._http.base_url}: {error or type(error).__name__}")

@@ -1,0 +1,164 @@
+"""The requests of the client and the reading of their answers, without any socket.
+
+``Client`` and ``AsyncClient`` only send what is built here, so both behave alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import httpx
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from epd.contracts import errors
+from epd.contracts.answers import EventAnswer, JobAnswer, MediaAnswer, ModelsAnswer, StatusAnswer
+from epd.contracts.errors import EpdError
+from epd.contracts.metadata import Metadata
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+#: Seconds before tries when the server says 429 or 503 without a Retry-After; their number bounds the tries.
+RETRY_DELAYS = (0.2, 0.5, 1.0, 2.0)
+_RETRY_STATUS = frozenset({429, 503})
+_LONGEST_RETRY_AFTER = 10.0
+_POLL_DELAYS = (0.05, 0.1, 0.2, 0.4)
+_LONGEST_POLL = 0.5
+
+
+class Unreachable(EpdError):
+    """No server answers at the client's URL, or it broke off."""
+
+    code = "unreachable"
+    retryable = True
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One request: what to send, and how to read the body of a good answer."""
+
+    method: str
+    path: str
+    read: Callable[[httpx.Response], T]
+    json: Any = None
+    params: Mapping[str, str] = field(default_factory=dict)
+
+
+def start_job(
+    items: list[dict[str, Any]],
+    *,
+    model: str | None,
+    wait: float,
+    priority: str | None,
+    deadline: float | None,
+) -> Call[JobAnswer]:
+    """POST /v1/encode. ``wait`` and ``deadline`` are seconds."""
+    optional = {"model": model, "priority": priority, "deadline": deadline}
+    body = {"items": items, "wait": wait, **{k: v for k, v in optional.items() if v is not None}}
+    return Call("POST", "/v1/encode", _reader(JobAnswer), json=body)
+
+
+def get_job(job_id: str) -> Call[JobAnswer]:
+    """GET /v1/jobs/{id}."""
+    return Call("GET", f"/v1/jobs/{job_id}", _reader(JobAnswer))
+
+
+def cancel_job(job_id: str) -> Call[JobAnswer]:
+    """DELETE /v1/jobs/{id}."""
+    return Call("DELETE", f"/v1/jobs/{job_id}", _reader(JobAnswer))
+
+
+def get_metadata(key: str) -> Call[Metadata]:
+    """GET /v1/metadata/{key}."""
+    return Call("GET", f"/v1/metadata/{key}", _reader(Metadata))
+
+
+def get_models() -> Call[ModelsAnswer]:
+    """GET /v1/models."""
+    return Call("GET", "/v1/models", _reader(ModelsAnswer))
+
+
+def get_status() -> Call[StatusAnswer]:
+    """GET /v1/status."""
+    return Call("GET", "/v1/status", _reader(StatusAnswer))
+
+
+def get_embedding(key: str, start: int | None, stop: int | None) -> Call[bytes]:
+    """GET /v1/embeddings/{key} as safetensors; ``start`` and ``stop`` are rows."""
+    wanted = {"start": start, "stop": stop}
+    params = {"format": "safetensors"} | {k: str(v) for k, v in wanted.items() if v is not None}
+    return Call("GET", f"/v1/embeddings/{key}", lambda answer: answer.content, params=params)
+
+
+def read_media(answer: httpx.Response) -> MediaAnswer:
+    """The answer of POST /v1/media."""
+    return _reader(MediaAnswer)(answer)
+
+
+def read_events(lines: Iterator[str]) -> Iterator[EventAnswer]:
+    """Events from the lines of a text/event-stream; comments and other fields are passed over."""
+    for line in lines:
+        event = read_event_line(line)
+        if event is not None:
+            yield event
+
+
+def read_event_line(line: str) -> EventAnswer | None:
+    """The event of one ``data:`` line, None for any other line."""
+    if not line.startswith("data:"):
+        return None
+    return EventAnswer.model_validate_json(line[5:].strip())
+
+
+def retry_delay(answer: httpx.Response, tries: int) -> float | None:
+    """Seconds until the next try of a refused request, None when it is not to be tried again."""
+    if answer.status_code not in _RETRY_STATUS or tries >= len(RETRY_DELAYS):
+        return None
+    try:
+        return min(float(answer.headers["Retry-After"]), _LONGEST_RETRY_AFTER)
+    except (KeyError, ValueError):
+        return RETRY_DELAYS[tries]
+
+
+def poll_delay(polls: int) -> float:
+    """Seconds before the next look at a job."""
+    return _POLL_DELAYS[polls] if polls < len(_POLL_DELAYS) else _LONGEST_POLL
+
+
+def raise_for_problem(answer: httpx.Response) -> None:
+    """Turn a problem+json answer into the error of its code; other bad answers into ``EpdError``."""
+    if answer.is_success:
+        return
+    problem = _Problem.of(answer)
+    kind = _ERRORS.get(problem.code, EpdError)
+    raise kind(problem.detail or f"HTTP {answer.status_code}")
+
+
+class _Problem(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    code: str = ""
+    detail: str = ""
+
+    @classmethod
+    def of(cls, answer: httpx.Response) -> _Problem:
+        try:
+            return cls.model_validate_json(answer.content)
+        except ValidationError:
+            return cls(detail=f"HTTP {answer.status_code}: {answer.text[:200]}")
+
+
+def _reader(kind: type[M]) -> Callable[[httpx.Response], M]:
+    return lambda answer: kind.model_validate_json(answer.content)
+
+
+def _error_classes(kind: type[EpdError]) -> Iterator[type[EpdError]]:
+    for child in kind.__subclasses__():
+        yield from _error_classes(child)
+    yield kind
+
+
+# Leaves come first in the walk, so a code that a parent shares belongs to the parent: the general class.
+_ERRORS = {kind.code: kind for kind in _error_classes(EpdError) if kind.__module__ == errors.__name__}

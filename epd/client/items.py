@@ -1,0 +1,70 @@
+"""What a caller may hand in as an item, and how it becomes an item of a request."""
+
+from __future__ import annotations
+
+import base64
+import mimetypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from epd.contracts.errors import InvalidRequest
+from epd.contracts.media import Modality
+
+#: A path, a URL, or a mapping with ``type`` and one of ``url``, ``path``, ``data`` (bytes), ``media_id``.
+ItemLike = str | Path | Mapping[str, Any]
+
+_MORE_TYPES = {".heic": "image", ".avif": "image", ".webp": "image", ".opus": "audio", ".flac": "audio"}
+_MORE_TYPES |= {".mkv": "video", ".webm": "video", ".m4a": "audio", ".ts": "video"}
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An item of the request body; ``upload`` is a local file whose media id has to be filled in first."""
+
+    body: dict[str, Any]
+    upload: Path | None = None
+
+
+def prepare(item: ItemLike, type_: str | None = None) -> Prepared:
+    """Turn one item into its part of the request; raises ``InvalidRequest`` naming what is missing."""
+    if isinstance(item, Mapping):
+        return _from_mapping(dict(item), type_)
+    text = str(item)
+    if is_url(text):
+        return Prepared({"type": type_ or guess_type(text), "url": text})
+    return Prepared({"type": type_ or guess_type(text)}, upload=_existing(Path(text)))
+
+
+def _from_mapping(body: dict[str, Any], type_: str | None) -> Prepared:
+    path = body.pop("path", None)
+    body.setdefault("type", type_ or guess_type(str(path or body.get("url") or "")))
+    if isinstance(body.get("data"), bytes | bytearray | memoryview):
+        body["data"] = base64.b64encode(body["data"]).decode()
+    return Prepared(body, upload=None if path is None else _existing(Path(path)))
+
+
+def is_url(text: str) -> bool:
+    """Whether the text is for the server to fetch (http, https or data), not a local path."""
+    return text.split(":", 1)[0].lower() in {"http", "https", "data"} and ":" in text
+
+
+def guess_type(name: str) -> str:
+    """image, video or audio by the name's ending (or a data URI's type)."""
+    if name[:5].lower() == "data:":
+        family = name[5:].split("/", 1)[0].lower()
+    else:
+        path = urlsplit(name).path if is_url(name) else name
+        found = mimetypes.guess_type(path)[0] or ""
+        family = _MORE_TYPES.get(Path(path).suffix.lower()) or found.split("/", 1)[0]
+    if family not in set(Modality):
+        raise InvalidRequest(f"cannot tell the type of {name[:200]!r}: say image, video or audio")
+    return family
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise InvalidRequest(f"no such file: {path}")
+    return path

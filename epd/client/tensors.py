@@ -1,0 +1,53 @@
+"""Embeddings as arrays. numpy has no bfloat16, so bfloat16 rows become float32 there, without loss."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+import numpy as np
+
+from epd.contracts.errors import Internal
+
+#: How to hand out an embedding: a numpy array, a torch tensor, or the safetensors bytes themselves.
+Form = Literal["numpy", "torch", "safetensors"]
+
+_TENSOR = "ec_cache"
+_NUMPY_TYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "F64": np.dtype("<f8"),
+}
+
+
+def read_embedding(data: bytes, form: Form) -> Any:
+    """The tensor [tokens, hidden] of a safetensors body.
+
+    Raises:
+        Internal: the body holds no such tensor, or one of an unknown type.
+    """
+    if form == "safetensors":
+        return data
+    if form == "torch":
+        from safetensors.torch import load
+
+        return load(data)[_TENSOR]
+    return _numpy_rows(data)
+
+
+def _numpy_rows(data: bytes) -> np.ndarray[Any, np.dtype[Any]]:
+    length = int.from_bytes(data[:8], "little")
+    info = json.loads(data[8 : 8 + length]).get(_TENSOR)
+    if info is None:
+        raise Internal(f"the body holds no tensor {_TENSOR!r}")
+    body = memoryview(data)[8 + length :]
+    begin, end = info["data_offsets"]
+    if info["dtype"] == "BF16":
+        # A bfloat16 is the upper half of the float32 of the same value.
+        halves = np.frombuffer(body[begin:end], dtype="<u2").astype(np.uint32)
+        rows = (halves << 16).view(np.float32)
+    elif info["dtype"] in _NUMPY_TYPES:
+        rows = np.frombuffer(body[begin:end], dtype=_NUMPY_TYPES[info["dtype"]])
+    else:
+        raise Internal(f"unknown tensor type {info['dtype']!r}")
+    return rows.reshape(tuple(info["shape"]))
