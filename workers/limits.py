@@ -1,0 +1,74 @@
+"""Limits of the CPU work, as frozen values; the caller builds them from the settings.
+
+Sizes are bytes, times are seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from epd.contracts.media import Modality
+
+if TYPE_CHECKING:
+    from epd.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchLimits:
+    """Bounds of one download. ``allow_hosts`` holds ``host`` or ``host:port`` that may be private.
+
+    ``max_bytes`` bounds the body after content decoding. ``retries`` come after the first try.
+    """
+
+    max_bytes: int
+    allow_hosts: tuple[str, ...] = ()
+    connect_timeout: float = 5.0
+    read_timeout: float = 10.0
+    total_timeout: float = 60.0
+    retries: int = 2
+    max_redirects: int = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeLimits:
+    """Bounds of one decode. ``frame_bytes`` bounds the raw frames of a video together.
+
+    ``source_frames`` bounds the frames that a video may hold, since their times are kept in memory.
+    """
+
+    timeout: float = 120.0
+    image_pixels: int = 100_000_000
+    frame_bytes: int = 1 << 30
+    audio_seconds: float = 3600.0
+    video_seconds: float = 3600.0
+    source_frames: int = 500_000
+
+
+def fetch_limits(settings: Settings, modality: Modality) -> FetchLimits:
+    """The download bounds for media of ``modality``."""
+    max_bytes = {
+        Modality.IMAGE: settings.max_image_bytes,
+        Modality.AUDIO: settings.max_audio_bytes,
+        Modality.VIDEO: settings.max_video_bytes,
+    }[modality]
+    return FetchLimits(
+        max_bytes=max_bytes,
+        allow_hosts=settings.fetch_allow_hosts,
+        connect_timeout=settings.fetch_connect_timeout,
+        read_timeout=settings.fetch_read_timeout,
+        total_timeout=settings.fetch_total_timeout,
+        retries=settings.fetch_retries,
+        max_redirects=settings.fetch_max_redirects,
+    )
+
+
+def decode_limits(settings: Settings) -> DecodeLimits:
+    """The decode bounds."""
+    return DecodeLimits(
+        timeout=settings.decode_timeout,
+        image_pixels=settings.max_image_pixels,
+        frame_bytes=settings.max_frame_bytes,
+        audio_seconds=settings.max_audio_seconds,
+        video_seconds=settings.max_video_seconds,
+    )

@@ -1,0 +1,99 @@
+"""Copy the body of an answer to a file, piece by piece, within its bounds; read ``Retry-After``."""
+
+from __future__ import annotations
+
+import errno
+import math
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, BinaryIO
+
+import requests
+import urllib3
+
+from epd.contracts.errors import BlobSpaceFull, Internal, MediaTooLarge, SourceRejected
+from workers.dial import Exchange
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+_PIECE = 1 << 18
+
+
+def copy_body(answer: requests.Response, current: Exchange, into: BinaryIO, hasher: _Hash) -> int:
+    """Write the decoded body to ``into`` and feed ``hasher``; return its length in bytes.
+
+    Raises ``MediaTooLarge`` at once when the stated or the real length is over the limit, ``SourceTimeout``
+    at the deadline, ``SourceRejected`` for a content coding that does not decode, and urllib3's own errors
+    for a connection that breaks off.
+    """
+    limit = current.limits.max_bytes
+    _check_stated_length(answer.headers, limit)
+    nbytes = 0
+    while piece := _next_piece(answer.raw):
+        current.remaining()
+        nbytes += len(piece)
+        if nbytes > limit:
+            raise too_large(limit)
+        hasher.update(piece)
+        write_all(into, piece)
+    # The deadline shuts the socket, which reads as the end of a body without a stated length.
+    current.remaining()
+    return nbytes
+
+
+def _next_piece(raw: urllib3.HTTPResponse) -> bytes:
+    """What one read of the socket brings, so that dripping bytes cannot hold us past the deadline."""
+    while True:
+        try:
+            piece = raw.read1(_PIECE, decode_content=True)
+        except urllib3.exceptions.DecodeError:
+            raise SourceRejected("the body does not match its content coding") from None
+        if piece or _is_done(raw):
+            return piece
+
+
+def _is_done(raw: urllib3.HTTPResponse) -> bool:
+    """Whether an empty read is the end, not a decoder that waits for more input."""
+    source = raw._original_response  # noqa: SLF001
+    return raw.closed or source is None or source.isclosed()
+
+
+def _check_stated_length(headers: Mapping[str, str], limit: int) -> None:
+    stated = headers.get("Content-Length", "")
+    if stated.isdecimal() and int(stated[:20]) > limit:
+        raise too_large(limit)
+
+
+def too_large(limit: int) -> MediaTooLarge:
+    """The error for a body over ``limit`` bytes."""
+    return MediaTooLarge(f"the media is larger than {limit} bytes")
+
+
+def write_all(into: BinaryIO, piece: bytes) -> None:
+    """Write and flush all of ``piece``, also to an unbuffered file.
+
+    Raises ``BlobSpaceFull`` when the file cannot grow, ``Internal`` when it cannot be written to at all.
+    """
+    rest = memoryview(piece)
+    try:
+        while rest:
+            rest = rest[into.write(rest) :]
+        into.flush()
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise BlobSpaceFull("no room left for media in the blob directory") from error
+        raise Internal("the blob directory cannot be written to") from error
+
+
+def delay_of(headers: Mapping[str, str]) -> float | None:
+    """``Retry-After`` in seconds from now (RFC 9110, 10.2.3: seconds or a date); ``None`` without a valid one."""
+    text = headers.get("Retry-After", "").strip()
+    if not text:
+        return None
+    try:
+        seconds = float(text) if text.isdecimal() else parsedate_to_datetime(text).timestamp() - time.time()
+    except (ValueError, OverflowError):
+        return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
