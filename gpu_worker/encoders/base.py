@@ -24,33 +24,32 @@ from epd.contracts.media import ItemOptions, RawMedia
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecodeFacts:
-    """What Decode must know about an item's rows instead of seeing the media. Unused fields stay at default.
+    """What Decode must know of an item's rows instead of seeing the media; fields as in ``Metadata``.
 
-    ``grid_thw`` is in patches before any merge: (time, height, width).
-    ``second_per_grid_ts`` is the seconds of video that one step of the grid's first axis covers.
-    ``video_timestamps`` are seconds, one for each step of the grid's first axis.
-    ``audio_feature_lengths`` are valid feature frames (before the encoder's own striding), one a window.
-    ``deepstack_levels`` is how many extra levels are joined to each row.
-    ``row_layout`` names the order of the rows in words that the family's module explains.
+    ``grid_thw`` is in patches before any merge: (time, height, width). Rows are
+    t * (h * w / ``merge_size``^2 + ``prefix_tokens``): the prefix rows come first in each step of time.
+    ``second_per_grid_ts`` is the seconds of video that one step of time covers; ``video_timestamps`` are
+    seconds, one a sampled frame. ``audio_feature_lengths`` are valid feature frames, before the encoder's
+    own striding, one a window. ``deepstack_levels`` is how many extra levels are joined to each row.
     """
 
     grid_thw: tuple[int, int, int] | None = None
+    merge_size: int | None = None
+    prefix_tokens: int = 0
     second_per_grid_ts: float | None = None
-    video_timestamps: tuple[float, ...] = ()
-    audio_feature_lengths: tuple[int, ...] = ()
+    video_timestamps: tuple[float, ...] | None = None
+    audio_feature_lengths: tuple[int, ...] | None = None
     deepstack_levels: int = 0
-    row_layout: str = "patches"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ItemPlan:
     """What one item will need and give; decided from sizes alone, before any byte is on the device.
 
-    ``tokens`` is the rows of the item's output; ``cost`` is what the batcher budgets, in the family's own
-    unit (``EncoderCard`` names it: patches, frames or windows times their length).
-    Items with an equal ``bucket`` may share a forward.
-    ``target`` is (height, width) in pixels after resizing, ``segments`` the parts that attend only to
-    themselves (frames, windows), as a count of rows before any merge, in order.
+    ``tokens`` is the rows of the item's output; ``cost`` is what the batcher budgets: the rows that go
+    through the blocks, before any merge. Items with an equal ``bucket`` may share a forward.
+    ``target`` is (height, width) in pixels after resizing. ``segments`` are the parts that attend only to
+    themselves (frames, windows of sound), in order, by their share of ``cost``.
     """
 
     tokens: int

@@ -1,0 +1,34 @@
+"""Family name to loader. A family is one file that gives ``load(request) -> Encoder``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import cast
+
+from epd.config import EncoderConfig
+from epd.contracts.errors import SettingsError
+from gpu_worker.encoders.base import Encoder
+from gpu_worker.encoders.checkpoint import locate_checkpoint
+from gpu_worker.encoders.loading import LoadRequest
+from gpu_worker.encoders.precision import resolve_device, resolve_dtype
+
+#: Module under ``gpu_worker.encoders`` for each family; imported when asked for.
+FAMILIES = {"dinov2": "dinov2", "qwen2_5_vl": "qwen2_5_vl", "whisper": "whisper"}
+
+
+def load_encoder(name: str, config: EncoderConfig) -> Encoder:
+    """Load one configured encoder onto its device. Raises ``SettingsError`` naming what is wrong."""
+    if config.family not in FAMILIES:
+        raise SettingsError(
+            f"encoders.{name}.family: {config.family!r} is not known; known are {', '.join(sorted(FAMILIES))}"
+        )
+    device = resolve_device(config.device)
+    request = LoadRequest(
+        name=name,
+        checkpoint=locate_checkpoint(name, config),
+        device=device,
+        dtype=resolve_dtype(config.dtype, device),
+    )
+    module = import_module(f"gpu_worker.encoders.{FAMILIES[config.family]}")
+    return cast("Callable[[LoadRequest], Encoder]", module.load)(request)

@@ -1,0 +1,66 @@
+"""Where a picture lands in a fixed square or rectangle: resize by the shortest edge, then crop the centre."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from epd.contracts.errors import SettingsError
+from gpu_worker.preprocess.resample import Filter
+from gpu_worker.preprocess.resize import Window
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CropRule:
+    """Resize the shorter side to ``shortest_edge``, then cut ``crop`` (height, width) from the middle."""
+
+    shortest_edge: int
+    crop: tuple[int, int]
+    filter_: Filter = Filter.BICUBIC
+
+    def placed(self, height: int, width: int) -> tuple[tuple[int, int], Window]:
+        """Size of the whole resized picture, and the part of it that is kept.
+
+        The longer side is rounded down and the margin halved downwards, as transformers' image processors
+        do (``get_resize_output_image_size``, ``center_crop``).
+        """
+        short, long = min(height, width), max(height, width)
+        stretched = int(self.shortest_edge * long / short)
+        size = (self.shortest_edge, stretched) if height <= width else (stretched, self.shortest_edge)
+        top, left = (size[0] - self.crop[0]) // 2, (size[1] - self.crop[1]) // 2
+        return size, Window(top=top, left=left, height=self.crop[0], width=self.crop[1])
+
+
+def crop_rule(processor: Mapping[str, Any], default: CropRule) -> CropRule:
+    """The rule of a preprocessor file of the BiT/CLIP kind. Raises ``SettingsError`` for other kinds."""
+    if not processor:
+        return default
+    if not (processor.get("do_resize", True) and processor.get("do_center_crop", True)):
+        raise SettingsError("preprocessor_config.json: do_resize and do_center_crop must both be true")
+    edge = _edge(processor.get("size", default.shortest_edge))
+    crop = _height_width(processor.get("crop_size", default.crop))
+    if max(crop) > edge:
+        raise SettingsError(f"preprocessor_config.json: crop_size {crop} is larger than shortest_edge {edge}")
+    number = processor.get("resample", int(default.filter_))
+    try:
+        return CropRule(shortest_edge=edge, crop=crop, filter_=Filter(number))
+    except ValueError as error:
+        raise SettingsError(f"preprocessor_config.json: resample {number!r}: neither 2 nor 3") from error
+
+
+def _edge(value: object) -> int:
+    edge = value.get("shortest_edge") if isinstance(value, Mapping) else value
+    if not isinstance(edge, int):
+        raise SettingsError(f"preprocessor_config.json: size {value!r} has no shortest_edge")
+    return edge
+
+
+def _height_width(value: object) -> tuple[int, int]:
+    if isinstance(value, Mapping):
+        return int(value["height"]), int(value["width"])
+    if isinstance(value, int):
+        return value, value
+    if isinstance(value, tuple | list) and len(value) == 2:
+        return int(value[0]), int(value[1])
+    raise SettingsError(f"preprocessor_config.json: crop_size {value!r} is not a height and a width")

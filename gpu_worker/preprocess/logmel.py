@@ -1,0 +1,71 @@
+"""Log-mel features of speech, on the device, as Whisper was trained on.
+
+Source: Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak Supervision", section 2.2, and
+the published feature extractor's numbers: Hann window of 25 ms, hop of 10 ms, Slaney mel scale, log10 with a
+floor of 1e-10, cut at 8 below the window's own peak, then (x + 4) / 4.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+_LINEAR_HZ_PER_MEL = 200.0 / 3.0
+_LOG_START_HZ = 1000.0
+_LOG_STEP = math.log(6.4) / 27.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MelRule:
+    """Numbers of a log-mel front end. ``sample_rate`` in Hz; ``n_fft``, ``hop`` and ``window`` in samples."""
+
+    bins: int
+    sample_rate: int = 16000
+    n_fft: int = 400
+    hop: int = 160
+    window: int = 480000
+
+    @property
+    def frames(self) -> int:
+        """Feature frames of one whole window."""
+        return self.window // self.hop
+
+
+def _hz_from_mel(mel: Tensor) -> Tensor:
+    """Slaney's scale: linear below 1 kHz, logarithmic above (Auditory Toolbox, 1998)."""
+    start = _LOG_START_HZ / _LINEAR_HZ_PER_MEL
+    curved = _LOG_START_HZ * torch.exp(_LOG_STEP * (mel - start))
+    return torch.where(mel >= start, curved, mel * _LINEAR_HZ_PER_MEL)
+
+
+def _mel_from_hz(hertz: float) -> float:
+    if hertz < _LOG_START_HZ:
+        return hertz / _LINEAR_HZ_PER_MEL
+    return _LOG_START_HZ / _LINEAR_HZ_PER_MEL + math.log(hertz / _LOG_START_HZ) / _LOG_STEP
+
+
+@lru_cache(maxsize=16)
+def mel_filters(rule: MelRule, device: torch.device) -> Tensor:
+    """Triangular filters of equal area, float32 [bins, n_fft // 2 + 1], from 0 Hz to 8 kHz."""
+    top = _mel_from_hz(8000.0)
+    edges = _hz_from_mel(torch.linspace(0.0, top, rule.bins + 2, dtype=torch.float64))
+    line = torch.linspace(0.0, rule.sample_rate / 2, rule.n_fft // 2 + 1, dtype=torch.float64)
+    width = edges.diff()
+    rising = (line[None, :] - edges[:-2, None]) / width[:-1, None]
+    falling = (edges[2:, None] - line[None, :]) / width[1:, None]
+    triangles = torch.minimum(rising, falling).clamp(min=0.0)
+    return (triangles * (2.0 / (edges[2:] - edges[:-2]))[:, None]).to(device, torch.float32)
+
+
+def log_mel(windows: Tensor, rule: MelRule) -> Tensor:
+    """float32 [windows, window] PCM to float32 [windows, bins, frames]; each window has its own floor."""
+    hann = torch.hann_window(rule.n_fft, device=windows.device)
+    spectrum = torch.stft(windows, rule.n_fft, rule.hop, window=hann, return_complex=True)
+    power = spectrum[..., :-1].abs().square().contiguous()
+    level = (mel_filters(rule, windows.device) @ power).clamp(min=1e-10).log10()
+    floor = level.amax(dim=(1, 2), keepdim=True) - 8.0
+    return (torch.maximum(level, floor) + 4.0) / 4.0
