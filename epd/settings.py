@@ -110,6 +110,11 @@ def settings() -> Settings:
     return read_settings()
 
 
+def given_settings() -> dict[str, str]:
+    """The settings that the environment names, as they stand there."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_PREFIX)}
+
+
 def child_environment(overrides: Mapping[str, str]) -> dict[str, str]:
     """The environment for a child process: this one's, with settings replaced."""
     return {**os.environ, **overrides}

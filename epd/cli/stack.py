@@ -108,11 +108,16 @@ class Stack:
                     for child in self._children.values():
                         child.tend()
 
-    def wait_ready(self, timeout: float = _START_LIMIT, progress: Progress | None = None) -> None:
-        """Wait until the API says that every kind of worker is ready; raises ``StackFailed``."""
+    def wait_ready(
+        self,
+        timeout: float = _START_LIMIT,
+        progress: Progress | None = None,
+        give_up: threading.Event | None = None,
+    ) -> None:
+        """Wait until every kind of worker is ready, or ``give_up`` is set; raises ``StackFailed``."""
         end = time.monotonic() + timeout
         missing = "starting"
-        while time.monotonic() < end:
+        while time.monotonic() < end and not (give_up is not None and give_up.is_set()):
             missing = self._not_ready()
             if not missing:
                 return
@@ -120,6 +125,8 @@ class Stack:
                 progress(missing)
             self._raise_when_hopeless()
             time.sleep(0.2)
+        if give_up is not None and give_up.is_set():
+            return
         raise StackFailed(f"not ready after {timeout:.0f} s: {missing}\n{self._all_tails()}")
 
     def _not_ready(self) -> str:

@@ -57,7 +57,7 @@ class JobAnswer(Wire):
     model: str
     state: State
     items: tuple[ItemAnswer, ...]
-    usage: Usage
+    usage: Usage = Usage()
 
 
 class EventAnswer(Wire):

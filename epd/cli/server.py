@@ -1,0 +1,20 @@
+"""The server that a command talks to."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from epd.client import Client
+from epd.settings import settings
+
+UrlOption = Annotated[
+    str | None, typer.Option("--url", help="The API's URL; default from EPD_API_HOST and EPD_API_PORT.")
+]
+
+
+def connect(url: str | None, *, timeout: float = 60.0) -> Client:
+    """A client for the given URL, or for the host and port of the settings."""
+    default = f"http://{settings().api_host}:{settings().api_port}"
+    return Client(url or default, timeout=timeout)

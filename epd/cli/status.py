@@ -1,0 +1,90 @@
+"""``epd status`` and ``epd models``: what the server says of itself."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from epd.cli.server import UrlOption, connect
+from epd.contracts.answers import ModelsAnswer, StatusAnswer
+
+JsonOption = Annotated[bool, typer.Option("--json", help="The server's own answer.")]
+_MIB = 1 << 20
+
+
+def status(url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """Show workers, queue depths and the size of the embedding cache."""
+    with connect(url, timeout=10) as client:
+        answer = client.status()
+    if as_json:
+        print(answer.model_dump_json(indent=2))
+        return
+    console = Console()
+    console.print(_workers(answer))
+    console.print(_queues(answer))
+    console.print(f"cache: {answer.cache_entries} embeddings, {_mib(answer.cache_bytes, answer.cache_limit)}")
+    console.print(f"blobs: {_mib(answer.blob_bytes, answer.blob_limit)}")
+
+
+def _workers(answer: StatusAnswer) -> Table:
+    table = Table(
+        "worker", "kind", "pid", "ready", "last beat", "encoders", title="workers", title_justify="left"
+    )
+    for worker in answer.workers:
+        ready = "yes" if worker.ready else "no"
+        encoders = ", ".join(worker.encoders)
+        table.add_row(worker.name, worker.kind, str(worker.pid), ready, f"{worker.age:.1f} s", encoders)
+    return table
+
+
+def _queues(answer: StatusAnswer) -> Table:
+    table = Table("queue", "waiting", "unacked", title="queues", title_justify="left")
+    for queue in answer.queues:
+        table.add_row(queue.name, str(queue.waiting), str(queue.unacked))
+    return table
+
+
+def _mib(nbytes: int, limit: int) -> str:
+    return f"{nbytes / _MIB:.1f} of {limit / _MIB:.0f} MiB"
+
+
+def models(url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """Show the server's models and encoders."""
+    with connect(url, timeout=10) as client:
+        answer = client.models()
+    if as_json:
+        print(answer.model_dump_json(indent=2))
+        return
+    console = Console()
+    console.print(_models(answer))
+    console.print(_encoders(answer))
+
+
+def _models(answer: ModelsAnswer) -> Table:
+    table = Table("model", "image", "video", "audio", title="models", title_justify="left")
+    for model in answer.models:
+        name = f"{model.name} (default)" if model.default else model.name
+        table.add_row(name, model.image or "-", model.video or "-", model.audio or "-")
+    return table
+
+
+def _encoders(answer: ModelsAnswer) -> Table:
+    columns = ("encoder", "family", "ready", "types", "hidden", "dtype", "device", "parameters")
+    table = Table(*columns, title="encoders", title_justify="left")
+    for encoder in answer.encoders:
+        ready = "yes" if encoder.ready else "no"
+        if (card := encoder.card) is None:
+            table.add_row(encoder.name, encoder.family, ready)
+            continue
+        facts = (
+            ", ".join(card.modalities),
+            str(card.hidden),
+            card.dtype,
+            card.device,
+            f"{card.parameters:,}",
+        )
+        table.add_row(encoder.name, encoder.family, ready, *facts)
+    return table
