@@ -10,6 +10,7 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,7 +61,7 @@ _here = threading.local()
 
 
 @contextlib.contextmanager
-def exchange(target: Target, limits: FetchLimits, deadline: float) -> Any:
+def exchange(target: Target, limits: FetchLimits, deadline: float) -> Iterator[Exchange]:
     """Run one request of this thread; its socket is shut down when ``deadline`` (monotonic) passes."""
     current = Exchange(target=target, limits=limits, deadline=deadline)
     timer = threading.Timer(current.remaining(), current.cut)
@@ -135,11 +136,11 @@ class _TlsConnection(_CheckedDial, HTTPSConnection):
 
 
 class _PlainPool(HTTPConnectionPool):
-    ConnectionCls = _PlainConnection  # type: ignore[assignment]
+    ConnectionCls = _PlainConnection
 
 
 class _TlsPool(HTTPSConnectionPool):
-    ConnectionCls = _TlsConnection  # type: ignore[assignment]
+    ConnectionCls = _TlsConnection
 
 
 class CheckedAdapter(requests.adapters.HTTPAdapter):

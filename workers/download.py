@@ -40,7 +40,7 @@ _AGAIN = frozenset({408, 429})
 
 @dataclass(frozen=True, kw_only=True)
 class Downloaded:
-    """What came. ``digest`` is the sha256 hex of the ``nbytes`` written; both are empty on ``not_modified``."""
+    """What came. ``digest`` is the sha256 hex of the ``nbytes`` written; empty and 0 on ``not_modified``."""
 
     digest: str
     nbytes: int
@@ -111,7 +111,7 @@ def _one_try(
 
 
 def _ask(current: Exchange, validators: Validators) -> requests.Response:
-    """Send the request. The adapter is called directly: ``Session.send`` would read a redirect's whole body."""
+    """Send the request, by the adapter itself: ``Session.send`` would read a redirect's whole body."""
     session = thread_session(current.limits.allow_hosts)
     # Media does not compress, and what is not compressed cannot be a compression bomb.
     headers = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "epd", **validators.headers()}

@@ -19,7 +19,7 @@ IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _MAX_URL = 8192
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-# White space and control characters are dropped by some parsers and kept by others; a backslash is a slash to some.
+# Some parsers drop white space and control characters, some keep them; a backslash is a slash to some.
 _AMBIGUOUS = re.compile(r"[\x00-\x20\x7f\\]")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _ASCII_PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
@@ -37,7 +37,7 @@ class Target:
 
 
 def check_url(url: str) -> Target:
-    """Take a URL apart; raise ``SourceRefused`` for what is never fetched, ``InvalidRequest`` for nonsense."""
+    """Take a URL apart; raise ``SourceRefused`` for what is never fetched, ``InvalidRequest`` otherwise."""
     if len(url) > _MAX_URL or _AMBIGUOUS.search(url):
         raise InvalidRequest("the URL is too long or holds white space, control characters or a backslash")
     try:
@@ -96,7 +96,8 @@ def look_up(host: str, port: int, *, allow_hosts: tuple[str, ...], timeout: floa
     """Resolve ``host`` once and return addresses that may be dialled, in the resolver's order.
 
     Raises ``SourceRefused`` when any of them is not public and the host is not allowed: a mixed answer is
-    how a rebinding server gets one through. Raises ``SourceUnavailable`` or ``SourceTimeout`` from the resolver.
+    how a rebinding server gets one through. Raises ``SourceUnavailable`` or ``SourceTimeout`` for a name that
+    does not resolve.
     """
     found = _resolve(host, port, timeout=timeout)
     if is_allowed_host(host, port, allow_hosts):

@@ -56,7 +56,7 @@ def _next_piece(raw: urllib3.HTTPResponse) -> bytes:
 
 def _is_done(raw: urllib3.HTTPResponse) -> bool:
     """Whether an empty read is the end, not a decoder that waits for more input."""
-    source = raw._original_response  # noqa: SLF001
+    source = raw._original_response
     return raw.closed or source is None or source.isclosed()
 
 
@@ -88,7 +88,7 @@ def write_all(into: BinaryIO, piece: bytes) -> None:
 
 
 def delay_of(headers: Mapping[str, str]) -> float | None:
-    """``Retry-After`` in seconds from now (RFC 9110, 10.2.3: seconds or a date); ``None`` without a valid one."""
+    """``Retry-After`` in seconds from now (RFC 9110, 10.2.3: seconds or a date), if there is a valid one."""
     text = headers.get("Retry-After", "").strip()
     if not text:
         return None

@@ -1,0 +1,105 @@
+"""Decode still images with Pillow to upright RGB pixels, with the limits checked before any pixel is made."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from epd.contracts.errors import CorruptMedia, EpdError, MediaTooLarge
+from workers.colour import to_rgb
+
+_ORIENTATION = 0x0112
+#: EXIF 2.32, tag 0x0112: what brings a stored picture upright.
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_FORMATS = {"JPEG": ("JPEG", "MPO")}
+_ANIMATED = frozenset({"GIF", "WEBP", "PNG", "AVIF"})
+
+
+@dataclass(frozen=True)
+class DecodedImage:
+    """``pixels`` is uint8 RGB [height, width, 3], upright; ``original_size`` (width, height) as stored.
+
+    ``frames`` counts the frames of an animation, 1 for a still image.
+    """
+
+    pixels: NDArray[np.uint8]
+    original_size: tuple[int, int]
+    frames: int
+
+
+def read_image(path: Path, *, format_name: str, max_pixels: int) -> DecodedImage:
+    """Decode the first picture of a file of Pillow's ``format_name``.
+
+    Raises ``MediaTooLarge`` from the header alone, ``CorruptMedia`` for bytes that do not decode,
+    ``UnsupportedMedia`` for pixels without a known range.
+    """
+    with open_image(path, format_name=format_name, max_pixels=max_pixels) as image:
+        frames = animation_frames(image)
+        size = image.size
+        image.load()
+        orientation = _orientation(image)
+        pixels = to_rgb(image)
+        if orientation in _UPRIGHT:
+            pixels = pixels.transpose(_UPRIGHT[orientation])
+        return DecodedImage(np.asarray(pixels), size, frames)
+
+
+@contextmanager
+def open_image(path: Path, *, format_name: str, max_pixels: int) -> Iterator[Image.Image]:
+    """Open an image whose header is within the limit; every fault of the decoder becomes ``CorruptMedia``."""
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns of bombs by its own limit and of odd tags; our limit and our errors stand instead.
+            warnings.simplefilter("ignore")
+            formats = _FORMATS.get(format_name, (format_name,))
+            with Image.open(path, formats=formats) as image:
+                check_pixels(image.size, max_pixels)
+                yield image
+    except (EpdError, MemoryError):
+        raise
+    except Image.DecompressionBombError:
+        raise MediaTooLarge(f"the image has more than {max_pixels} pixels") from None
+    except Exception as error:
+        # Pillow's plug-ins raise whatever their parsing trips over: OSError, SyntaxError, KeyError ...
+        raise CorruptMedia(f"the {format_name} image cannot be decoded ({type(error).__name__})") from error
+
+
+def check_pixels(size: tuple[int, int], max_pixels: int) -> None:
+    """Raise ``MediaTooLarge`` for more pixels than allowed. ``size`` is (width, height)."""
+    if size[0] * size[1] > max_pixels:
+        raise MediaTooLarge(f"{size[0]}x{size[1]} is more than {max_pixels} pixels")
+
+
+def animation_frames(image: Image.Image) -> int:
+    """The number of frames that are shown: the still picture of an APNG is none of them."""
+    if image.format not in _ANIMATED:
+        return 1
+    frames = int(getattr(image, "n_frames", 1))
+    return max(1, frames - has_cover(image))
+
+
+def has_cover(image: Image.Image) -> bool:
+    """Whether the first picture is only shown where animation is not (APNG's default image)."""
+    return bool(getattr(image, "default_image", False))
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # a broken tag is no reason to refuse a picture that shows
+        return 1
