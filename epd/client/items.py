@@ -40,7 +40,8 @@ def prepare(item: ItemLike, type_: str | None = None) -> Prepared:
 
 def _from_mapping(body: dict[str, Any], type_: str | None) -> Prepared:
     path = body.pop("path", None)
-    body.setdefault("type", type_ or guess_type(str(path or body.get("url") or "")))
+    if "type" not in body:
+        body["type"] = type_ or guess_type(str(path or body.get("url") or ""))
     if isinstance(body.get("data"), bytes | bytearray | memoryview):
         body["data"] = base64.b64encode(body["data"]).decode()
     return Prepared(body, upload=None if path is None else _existing(Path(path)))

@@ -1,0 +1,117 @@
+"""The client's parts that need no server: items, calls, tensors."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save
+
+from epd.client import calls
+from epd.client.items import guess_type, prepare
+from epd.client.tensors import read_embedding
+from epd.contracts import errors
+from epd.contracts.job import State
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    ("name", "type_"),
+    [
+        ("a.JPG", "image"),
+        ("dir/b.webp", "image"),
+        ("c.mkv", "video"),
+        ("https://h.example/talk.mp4?x=.png", "video"),
+        ("d.opus", "audio"),
+        ("data:audio/wav;base64,AAAA", "audio"),
+    ],
+)
+def test_the_type_follows_the_name(name: str, type_: str) -> None:
+    assert guess_type(name) == type_
+
+
+@pytest.mark.parametrize("name", ["noend", "a.pdf", "data:text/html,x", "https://h.example/"])
+def test_an_unknown_type_is_asked_for(name: str) -> None:
+    with pytest.raises(errors.InvalidRequest, match="cannot tell the type"):
+        guess_type(name)
+
+
+def test_a_path_is_uploaded_and_a_url_is_not(tmp_path: Path) -> None:
+    photo = tmp_path / "photo.png"
+    photo.write_bytes(b"x")
+    assert prepare(photo).upload == photo
+    assert prepare(str(photo)).body == {"type": "image"}
+    url = prepare("https://h.example/photo.png")
+    assert (url.upload, url.body) == (None, {"type": "image", "url": "https://h.example/photo.png"})
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidRequest, match=r"gone\.png"):
+        prepare(tmp_path / "gone.png")
+
+
+def test_a_mapping_keeps_its_fields_and_bytes_become_base64() -> None:
+    body = prepare({"type": "audio", "data": b"\x00\xff", "id": "a1"}).body
+    assert base64.b64decode(body["data"]) == b"\x00\xff"
+    assert body["id"] == "a1"
+
+
+def problem(status: int, code: str, detail: str = "why") -> httpx.Response:
+    return httpx.Response(status, json={"code": code, "detail": detail, "status": status, "title": "t"})
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("unknown_model", errors.UnknownModel),
+        ("media_too_large", errors.MediaTooLarge),
+        ("overloaded", errors.Overloaded),
+        ("source_unavailable", errors.SourceFault),
+        ("internal", errors.EpdError),
+        ("of_a_later_version", errors.EpdError),
+    ],
+)
+def test_a_problem_becomes_the_error_of_its_code(code: str, kind: type[errors.EpdError]) -> None:
+    with pytest.raises(kind, match="why"):
+        calls.raise_for_problem(problem(400, code))
+
+
+def test_an_answer_that_is_no_problem_document_is_still_an_error() -> None:
+    with pytest.raises(errors.EpdError, match="HTTP 502: bad gateway"):
+        calls.raise_for_problem(httpx.Response(502, text="bad gateway"))
+
+
+def test_tries_are_bounded_and_follow_retry_after() -> None:
+    busy = httpx.Response(429, headers={"Retry-After": "3"})
+    assert calls.retry_delay(busy, 0) == 3
+    assert calls.retry_delay(httpx.Response(429, headers={"Retry-After": "86400"}), 0) == 10
+    assert calls.retry_delay(httpx.Response(503), 1) == calls.RETRY_DELAYS[1]
+    assert calls.retry_delay(busy, len(calls.RETRY_DELAYS)) is None
+    assert calls.retry_delay(httpx.Response(400), 0) is None
+
+
+def test_events_are_read_and_comments_passed_over() -> None:
+    event = '{"job_id":"j","index":0,"type":"image","state":"done","job_state":"done"}'
+    lines = [": keep-alive", "", "event: item", f"data: {event}", ""]
+    assert [each.state for each in calls.read_events(iter(lines))] == [State.DONE]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_an_embedding_is_read_without_loss(dtype: torch.dtype) -> None:
+    rows = torch.randn(5, 7).to(dtype)
+    body = save({"ec_cache": rows})
+    found = read_embedding(body, "numpy")
+    assert found.shape == (5, 7)
+    assert np.array_equal(found.astype(np.float32), rows.float().numpy())
+    assert torch.equal(read_embedding(body, "torch"), rows)
+    assert read_embedding(body, "safetensors") == body
+
+
+def test_a_body_without_the_tensor_is_refused() -> None:
+    with pytest.raises(errors.Internal, match="ec_cache"):
+        read_embedding(save({"other": torch.zeros(1)}), "numpy")
