@@ -1,0 +1,130 @@
+"""The shape of the tree: file length, names, docstrings, and who may read the environment or spell a key."""
+
+from __future__ import annotations
+
+import ast
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+
+from tests.rules.source_tree import PACKAGES, ROOT, code_files, name_of, python_files, strings_of, tree_of
+
+LONGEST, MEDIAN = 300, 130
+SHAPELESS = {"utils", "util", "helpers", "helper", "common", "misc"}
+READS_ENVIRONMENT = {"epd/settings.py"}
+#: May set variables for libraries before they load (thread counts), and read none.
+SETS_ENVIRONMENT = {"gpu_worker/__main__.py"}
+SPELLS_KEYS = {"epd/store/keys.py", "tasks/broker_keys.py"}
+#: A Redis key as DESIGN 4 spells them. Log texts and URLs do not start like this.
+KEY = re.compile(r"^epd:[a-z]")
+
+
+def _lines(path: Path) -> int:
+    return len(path.read_text("utf-8").splitlines())
+
+
+def test_there_is_a_tree_to_check() -> None:
+    assert len(python_files(*PACKAGES)) > 20
+
+
+def test_no_file_is_over_300_lines() -> None:
+    assert {name_of(path): _lines(path) for path in code_files() if _lines(path) > LONGEST} == {}
+
+
+def test_the_median_file_is_short() -> None:
+    assert statistics.median(_lines(path) for path in python_files(*PACKAGES)) <= MEDIAN
+
+
+def test_no_module_is_named_after_nothing() -> None:
+    assert [name_of(path) for path in python_files() if path.stem in SHAPELESS] == []
+
+
+def test_every_module_has_a_docstring() -> None:
+    assert [name_of(path) for path in python_files() if not ast.get_docstring(tree_of(path))] == []
+
+
+def test_package_files_hold_a_docstring_only() -> None:
+    packages = [path for path in python_files(*PACKAGES) if path.name == "__init__.py"]
+    assert [name_of(path) for path in packages if len(tree_of(path).body) != 1] == []
+
+
+def test_every_package_folder_has_its_file() -> None:
+    folders = {path.parent for path in python_files(*PACKAGES)}
+    assert [name_of(folder) for folder in sorted(folders) if not (folder / "__init__.py").is_file()] == []
+
+
+def test_only_settings_reads_the_environment() -> None:
+    allowed = READS_ENVIRONMENT | SETS_ENVIRONMENT
+    files = [path for path in python_files(*PACKAGES) if name_of(path) not in allowed]
+    assert [use for path in files for use in _environment_uses(path)] == []
+
+
+@pytest.mark.parametrize("name", sorted(SETS_ENVIRONMENT))
+def test_who_sets_the_environment_does_not_read_it(name: str) -> None:
+    path = ROOT / name
+    uses = _environment_uses(path, writes=False) if path.exists() else []
+    assert uses == []
+
+
+def _environment_uses(path: Path, *, writes: bool = True) -> list[str]:
+    written = {id(node) for node in _written_nodes(tree_of(path))}
+    found = []
+    for node in ast.walk(tree_of(path)):
+        reads = isinstance(node, ast.Attribute) and node.attr in {"environ", "environb", "getenv", "getenvb"}
+        imports = isinstance(node, ast.ImportFrom) and node.module == "os"
+        names = {alias.name for alias in node.names} if imports else set()  # type: ignore[attr-defined]
+        if (reads or names & {"environ", "getenv"}) and (writes or id(node) not in written):
+            found.append(f"{name_of(path)}:{node.lineno}")
+    return found
+
+
+def _written_nodes(tree: ast.Module) -> list[ast.expr]:
+    """``os.environ`` in ``os.environ[...] = ...``, ``os.environ.setdefault(...)`` and ``.pop(...)``."""
+    stores = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
+    ]
+    calls = [
+        node.func.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"setdefault", "update", "pop"}
+    ]
+    return stores + calls
+
+
+def test_redis_keys_are_spelled_in_one_place() -> None:
+    files = [path for path in python_files(*PACKAGES) if name_of(path) not in SPELLS_KEYS]
+    found = [
+        f"{name_of(path)}:{line} {text!r}"
+        for path in files
+        for line, text in strings_of(path)
+        if KEY.match(text)
+    ]
+    assert found == []
+
+
+def test_scripts_get_their_keys_from_outside() -> None:
+    """A Lua script names no key of its own: a cluster must be told every key (KEYS), or its prefix (ARGV)."""
+    scripts = [path for path in code_files() if path.suffix == ".lua"]
+    found = [
+        name_of(path)
+        for path in scripts
+        if re.search(r"""^(?!\s*--).*["']epd:""", path.read_text("utf-8"), re.M)
+    ]
+    assert found == []
+
+
+def test_nothing_is_left_unfinished() -> None:
+    left = re.compile(r"\b(TODO|FIXME|XXX)\b|raise NotImplementedError")
+    files = [path for path in code_files() if path != Path(__file__)]
+    assert [name_of(path) for path in files if left.search(path.read_text("utf-8"))] == []
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    names = [path.name for path in python_files("tests") if path.name.startswith("test_")]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
