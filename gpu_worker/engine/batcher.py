@@ -1,0 +1,136 @@
+"""Which queued slots form the next batch. Pure: no torch, no thread, and the time is an argument.
+
+Slots wait in lanes; a lane is an encoder and a bucket, so all slots of a lane may share one forward. A batch
+has a leader, the oldest slot of the class whose turn it is, and is filled from the leader's lane:
+interactive slots before bulk slots. Because the leader is always the oldest of its class, and every
+``bulk_every``-th batch is led by bulk when bulk waits, no slot waits for ever.
+
+Nothing here waits for a fuller batch: the caller takes when its device is idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+
+from epd.contracts.job import Priority
+from gpu_worker.engine.planner import Budget, pack
+from gpu_worker.engine.slot import Planned
+
+#: Every that many batches, waiting bulk leads one.
+BULK_EVERY = 4
+
+_LaneKey = tuple[str, Hashable]
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """What left the batcher: a batch of one lane (may be empty), and slots past their deadline."""
+
+    batch: tuple[Planned, ...] = ()
+    expired: tuple[Planned, ...] = ()
+
+
+@dataclass(slots=True)
+class _Lane:
+    """Slots by id, in order of arrival, by priority; with their total cost."""
+
+    waiting: dict[Priority, dict[str, Planned]] = field(
+        default_factory=lambda: {priority: {} for priority in Priority}
+    )
+    cost: int = 0
+
+    def __len__(self) -> int:
+        return sum(len(slots) for slots in self.waiting.values())
+
+
+class Batcher:
+    """Holds slots and hands out batches within a budget. Not thread-safe: the engine locks."""
+
+    def __init__(self, budget: Budget, bulk_every: int = BULK_EVERY) -> None:
+        self._budget = budget
+        self._bulk_every = bulk_every
+        self._lanes: dict[_LaneKey, _Lane] = {}
+        self._arrival: dict[str, tuple[int, _LaneKey]] = {}
+        self._next_number = 0
+        self._since_bulk_led = 0
+
+    def __len__(self) -> int:
+        return len(self._arrival)
+
+    def add(self, planned: Planned) -> None:
+        """Queue a slot; raises ``ValueError`` when one with its id is queued already."""
+        slot = planned.slot
+        if slot.id in self._arrival:
+            raise ValueError(f"slot {slot.id} is queued already")
+        key = (slot.encoder, planned.plan.bucket)
+        lane = self._lanes.setdefault(key, _Lane())
+        lane.waiting[slot.priority][slot.id] = planned
+        lane.cost += planned.plan.cost
+        self._arrival[slot.id] = (self._next_number, key)
+        self._next_number += 1
+
+    def remove(self, slot_id: str) -> Planned | None:
+        """Take one slot out, or None when it is not queued."""
+        if slot_id not in self._arrival:
+            return None
+        _, key = self._arrival.pop(slot_id)
+        lane = self._lanes[key]
+        priority = next(one for one in Priority if slot_id in lane.waiting[one])
+        planned = lane.waiting[priority].pop(slot_id)
+        lane.cost -= planned.plan.cost
+        if not len(lane):
+            del self._lanes[key]
+        return planned
+
+    def has_full_batch(self) -> bool:
+        """Whether some lane holds a batch that more slots would not make larger."""
+        budget = self._budget
+        return any(
+            len(lane) >= budget.max_items or lane.cost >= budget.max_cost for lane in self._lanes.values()
+        )
+
+    def take(self, now: float) -> Take:
+        """Remove and return the next batch, and every slot whose deadline is not after ``now``."""
+        late = [one.slot.id for one in self._all() if one.slot.deadline <= now]
+        expired = self._remove_all(late)
+        leader = self._leader()
+        if leader is None:
+            return Take(expired=expired)
+        batch = pack(leader, self._beside(leader), self._budget)
+        return Take(batch=self._remove_all([one.slot.id for one in batch]), expired=expired)
+
+    def drain(self) -> list[Planned]:
+        """Remove and return everything, oldest first."""
+        oldest_first = sorted(self._arrival, key=lambda slot_id: self._arrival[slot_id][0])
+        return list(self._remove_all(oldest_first))
+
+    def _all(self) -> Iterator[Planned]:
+        for lane in self._lanes.values():
+            for slots in lane.waiting.values():
+                yield from slots.values()
+
+    def _remove_all(self, slot_ids: list[str]) -> tuple[Planned, ...]:
+        removed = (self.remove(slot_id) for slot_id in slot_ids)
+        return tuple(planned for planned in removed if planned is not None)
+
+    def _leader(self) -> Planned | None:
+        interactive, bulk = self._oldest(Priority.INTERACTIVE), self._oldest(Priority.BULK)
+        if bulk is None:
+            self._since_bulk_led = 0
+            return interactive
+        if interactive is None or self._since_bulk_led >= self._bulk_every - 1:
+            self._since_bulk_led = 0
+            return bulk
+        self._since_bulk_led += 1
+        return interactive
+
+    def _oldest(self, priority: Priority) -> Planned | None:
+        heads = [next(iter(lane.waiting[priority].values()), None) for lane in self._lanes.values()]
+        found = [one for one in heads if one is not None]
+        return min(found, key=lambda one: self._arrival[one.slot.id][0], default=None)
+
+    def _beside(self, leader: Planned) -> Iterator[list[Planned]]:
+        lane = self._lanes[self._arrival[leader.slot.id][1]]
+        for priority in (Priority.INTERACTIVE, Priority.BULK):
+            yield [one for one in lane.waiting[priority].values() if one is not leader]

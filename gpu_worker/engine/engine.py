@@ -1,0 +1,184 @@
+"""The engine: one thread stages, one owns the device, one brings the rows home.
+
+    submit -> queued -> staging thread -> one staged batch -> device thread -> completion thread -> observer
+
+While batch N runs, batch N+1 is staged and batch N-1 is written. A bad item fails alone; nothing but a lost
+device ends the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from epd.contracts.errors import EncodeFailed, EncoderNotReady, Internal
+from gpu_worker.encoders.base import Encoder
+from gpu_worker.engine.device import Device, is_device_lost
+from gpu_worker.engine.forward import ForwardPass, Rows
+from gpu_worker.engine.observer import Observer
+from gpu_worker.engine.pipeline import Pipeline
+from gpu_worker.engine.planner import Budget, plan_slot
+from gpu_worker.engine.replies import Replies
+from gpu_worker.engine.runner import EagerRunner, Runner
+from gpu_worker.engine.slot import Dropped, DropReason, Failed, Outcome, Planned, Settled, Slot
+from gpu_worker.engine.staging import StagedItem, stage
+from gpu_worker.engine.stats import EngineStats
+
+_log = logging.getLogger(__name__)
+
+
+class Engine:
+    """Encodes slots on one device. ``submit`` and ``cancel`` may be called from any thread."""
+
+    def __init__(
+        self,
+        encoders: Mapping[str, Encoder],
+        *,
+        budget: Budget,
+        device: Device,
+        observer: Observer,
+        runner: Runner | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.stats = EngineStats()
+        self._encoders = dict(encoders)
+        self._device = device
+        self._observer = observer
+        self._runner: Runner = runner or EagerRunner()
+        self._forward = ForwardPass(device, self._runner)
+        self._pipeline = Pipeline(budget, clock)
+        self._replies = Replies(device, observer, self.stats)
+        self._warm = threading.Event()
+        self._trouble: BaseException | None = None
+        self._threads = [
+            threading.Thread(target=self._stage_loop, name="engine-stage", daemon=True),
+            threading.Thread(target=self._device_loop, name="engine-device", daemon=True),
+        ]
+
+    def start(self, timeout: float = 600.0) -> None:
+        """Start the threads and warm every encoder up on the device thread; returns when all are warm.
+
+        Raises:
+            EncodeFailed: an encoder cannot run, or took longer than ``timeout`` seconds.
+        """
+        self._replies.start()
+        for thread in self._threads:
+            thread.start()
+        if not self._warm.wait(timeout):
+            raise EncodeFailed(f"the encoders are not warm after {timeout:.0f} s")
+        if self._trouble is not None:
+            raise EncodeFailed(f"warm-up failed: {self._trouble}") from self._trouble
+
+    @property
+    def queued(self) -> int:
+        """How many slots wait for a batch."""
+        return len(self._pipeline)
+
+    def submit(self, slot: Slot) -> bool:
+        """Plan and queue a slot; its outcome comes to the observer. False: the engine is stopping."""
+        encoder = self._encoders.get(slot.encoder)
+        if encoder is None:
+            planned: Planned | Failed = Failed(EncoderNotReady(f"no encoder {slot.encoder!r} here"))
+        else:
+            planned = plan_slot(slot, encoder)
+        if isinstance(planned, Planned):
+            return self._pipeline.add(planned)
+        self._settle([slot], planned)
+        return True
+
+    def cancel(self, slot_id: str) -> bool:
+        """Drop a slot that is still queued. False: it is not."""
+        planned = self._pipeline.remove(slot_id)
+        if planned is None:
+            return False
+        self._settle([planned.slot], Dropped(DropReason.CANCELLED))
+        return True
+
+    def stop(self, timeout: float) -> list[Slot]:
+        """Finish the running batch and its replies within ``timeout`` seconds; returns the slots not run."""
+        end = time.monotonic() + timeout
+        self._pipeline.stop()
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        self._replies.stop(max(0.0, end - time.monotonic()))
+        return self._pipeline.leftovers()
+
+    def _settle(self, slots: Iterable[Slot], outcome: Outcome) -> None:
+        self._replies.put([Settled(slot, outcome) for slot in slots])
+
+    # staging thread
+
+    def _stage_loop(self) -> None:
+        while (take := self._pipeline.next_take()) is not None:
+            self._settle([one.slot for one in take.expired], Dropped(DropReason.EXPIRED))
+            if not take.batch:
+                continue
+            items = self._staged(take.batch)
+            if items:
+                self._pipeline.put_staged(items)
+            else:
+                self._pipeline.finish_batch()
+
+    def _staged(self, batch: Sequence[Planned]) -> list[StagedItem]:
+        wanted = [one for one in batch if self._is_wanted(one.slot)]
+        kept = {one.slot.id for one in wanted}
+        dropped = [one.slot for one in batch if one.slot.id not in kept]
+        self._settle(dropped, Dropped(DropReason.CANCELLED))
+        try:
+            self._observer.on_begun([one.slot for one in wanted])
+            staging = stage(wanted, self._device)
+        except Exception as error:
+            self._report(error, [one.slot for one in wanted])
+            return []
+        self._replies.put(staging.failed)
+        return list(staging.items)
+
+    def _is_wanted(self, slot: Slot) -> bool:
+        try:
+            return self._observer.still_wanted(slot)
+        except Exception:
+            _log.exception("cannot tell whether slot %s is wanted; it is encoded", slot.id)
+            return True
+
+    # device thread
+
+    def _device_loop(self) -> None:
+        try:
+            for encoder in self._encoders.values():
+                self._runner.warm_up(encoder)
+        except Exception as error:
+            self._trouble = error
+            return
+        finally:
+            self._warm.set()
+        while (items := self._pipeline.next_staged()) is not None:
+            self._run_batch(items)
+            self._pipeline.finish_batch()
+
+    def _run_batch(self, items: Sequence[StagedItem]) -> None:
+        encoder = self._encoders[items[0].planned.slot.encoder]
+        open_slots = {item.planned.slot.id: item.planned.slot for item in items}
+        try:
+            self._device.await_uploads([item.raw for item in items])
+            for part in self._forward.run(encoder, items):
+                done = [item.planned.slot for item in part.items] if isinstance(part, Rows) else [part.slot]
+                for slot in done:
+                    del open_slots[slot.id]
+                self._hand_over(part)
+        except Exception as error:
+            self._report(error, list(open_slots.values()))
+
+    def _hand_over(self, part: Rows | Settled) -> None:
+        if isinstance(part, Rows):
+            self._replies.put_rows(part)
+        else:
+            self._replies.put([part])
+
+    def _report(self, error: Exception, slots: Sequence[Slot]) -> None:
+        _log.error("a batch of %d could not be run", len(slots), exc_info=error)
+        if is_device_lost(error):
+            self._observer.on_device_lost(error)
+        else:
+            self._settle(slots, Failed(Internal(f"the engine raised {type(error).__name__}")))

@@ -1,0 +1,92 @@
+"""Running a staged batch, so that one bad item fails alone.
+
+A batch that raises is run again in halves, down to single items, which fail with their own error. A batch
+that does not fit into memory goes the same way. Only an error that leaves the device unusable ends the run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from epd.contracts.errors import EncodeFailed, EpdError
+from gpu_worker.encoders.base import Encoder
+from gpu_worker.engine.device import Device, DeviceLost, Stamp, is_device_lost, is_out_of_memory
+from gpu_worker.engine.runner import Runner
+from gpu_worker.engine.slot import Failed, Settled
+from gpu_worker.engine.staging import StagedItem
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The output of one forward: packed rows on the device, their items in order, and three stamps."""
+
+    items: tuple[StagedItem, ...]
+    packed: Tensor
+    begun: Stamp
+    preprocessed: Stamp
+    done: Stamp
+
+
+class ForwardPass:
+    """Preprocess and forward of batches on the calling thread, which owns the device."""
+
+    def __init__(self, device: Device, runner: Runner) -> None:
+        self._device = device
+        self._runner = runner
+
+    def run(self, encoder: Encoder, batch: Sequence[StagedItem]) -> Iterator[Rows | Settled]:
+        """Give the rows of each part of the batch that ran, and a failure for each item that cannot run.
+
+        Raises:
+            DeviceLost: the device's context is broken; nothing more can run in this process.
+        """
+        pending = deque([tuple(batch)] if batch else [])
+        while pending:
+            items = pending.popleft()
+            # An error becomes a value before the next try: its frames would hold the failed batch's tensors.
+            outcome = self._try(encoder, items)
+            if isinstance(outcome, Rows):
+                yield outcome
+            elif len(items) == 1:
+                yield Settled(items[0].planned.slot, Failed(outcome))
+            else:
+                _log.warning("a batch of %d for %s is halved: %s", len(items), encoder.card.name, outcome)
+                middle = len(items) // 2
+                pending.extendleft((items[middle:], items[:middle]))
+
+    def _try(self, encoder: Encoder, items: tuple[StagedItem, ...]) -> Rows | EpdError:
+        try:
+            return self._forward(encoder, items)
+        except Exception as error:
+            if is_device_lost(error):
+                raise DeviceLost(str(error)) from error
+            if is_out_of_memory(error):
+                self._device.free_cache()
+                return EncodeFailed("out of memory")
+            if isinstance(error, EpdError):
+                return error
+            if len(items) == 1:
+                _log.exception("encoder %s raised for slot %s", encoder.card.name, items[0].planned.slot.id)
+            return EncodeFailed(f"the encoder raised {type(error).__name__}")
+
+    def _forward(self, encoder: Encoder, items: tuple[StagedItem, ...]) -> Rows:
+        plans = [item.planned.plan for item in items]
+        raws = [item.raw for item in items]
+        with torch.inference_mode():
+            begun = self._device.stamp()
+            inputs = encoder.preprocess(raws, plans)
+            preprocessed = self._device.stamp()
+            packed = self._runner.run(encoder, inputs)
+            done = self._device.stamp()
+        expected = (sum(plan.tokens for plan in plans), encoder.card.hidden)
+        if tuple(packed.shape) != expected:
+            raise EncodeFailed(f"the encoder gave rows of {tuple(packed.shape)}, not {expected}")
+        return Rows(items, packed, begun, preprocessed, done)

@@ -1,0 +1,70 @@
+"""Planning of one item and packing of one batch. Pure: no torch, no clock, no socket."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from epd.contracts.errors import EncodeFailed, EpdError
+from epd.contracts.media import ItemOptions, RawMedia
+from gpu_worker.engine.slot import Failed, Planned, Slot
+
+if TYPE_CHECKING:
+    from gpu_worker.encoders.base import ItemPlan
+
+_log = logging.getLogger(__name__)
+
+
+class Plans(Protocol):
+    """The part of an encoder that planning needs."""
+
+    def plan(self, raw: RawMedia, options: ItemOptions) -> ItemPlan:
+        """Sizes and Decode facts of one item."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """Bounds of one batch: how many items, and how much cost in the encoders' own unit.
+
+    An item that alone costs more than ``max_cost`` is a batch of its own: it has to run somewhere.
+    """
+
+    max_items: int
+    max_cost: int
+
+    def __post_init__(self) -> None:
+        """Raises ``ValueError`` where no batch could ever be formed."""
+        if self.max_items < 1 or self.max_cost < 1:
+            raise ValueError(f"a batch needs room for one item, not {self}")
+
+
+def plan_slot(slot: Slot, encoder: Plans) -> Planned | Failed:
+    """The slot's plan, or why this item alone fails. Never raises for a bad item."""
+    try:
+        return Planned(slot, encoder.plan(slot.raw, slot.options))
+    except EpdError as error:
+        return Failed(error)
+    except Exception as error:
+        _log.exception("planning of slot %s raised", slot.id)
+        return Failed(EncodeFailed(f"planning failed: {type(error).__name__}"))
+
+
+def pack(leader: Planned, groups: Iterable[Sequence[Planned]], budget: Budget) -> list[Planned]:
+    """The leader and what fits beside it; earlier groups are served before later ones.
+
+    Inside a group it is first-fit decreasing (Johnson 1973) for one bin: by falling cost, each item that
+    still fits. Equal costs keep their order, so older items go first.
+    """
+    chosen = [leader]
+    room = budget.max_cost - leader.plan.cost
+    for group in groups:
+        for planned in sorted(group, key=lambda one: one.plan.cost, reverse=True):
+            if len(chosen) == budget.max_items:
+                return chosen
+            if planned.plan.cost <= room:
+                chosen.append(planned)
+                room -= planned.plan.cost
+    return chosen

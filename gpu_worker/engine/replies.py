@@ -1,0 +1,88 @@
+"""The completion thread: outcomes to the observer, rows copied out while the next batches run."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Sequence
+
+from epd.contracts.errors import EncodeFailed
+from gpu_worker.engine.completion import settle_rows
+from gpu_worker.engine.device import Device, is_device_lost
+from gpu_worker.engine.forward import Rows
+from gpu_worker.engine.observer import Observer
+from gpu_worker.engine.slot import Dropped, Failed, Settled
+from gpu_worker.engine.stats import EngineStats
+
+_log = logging.getLogger(__name__)
+
+#: Batches whose rows may wait to be written before the device thread has to wait for the writer.
+_BATCHES_AHEAD = 2
+_TICK = 1.0
+
+
+class Replies:
+    """Takes rows and settled slots from the other threads and tells the observer, in order of arrival."""
+
+    def __init__(self, device: Device, observer: Observer, stats: EngineStats) -> None:
+        self._device = device
+        self._observer = observer
+        self._stats = stats
+        self._queue: queue.SimpleQueue[Rows | Sequence[Settled] | None] = queue.SimpleQueue()
+        self._room = threading.Semaphore(_BATCHES_AHEAD)
+        self._thread = threading.Thread(target=self._loop, name="engine-reply", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def put_rows(self, rows: Rows) -> None:
+        """Hand a forward's output over; waits while too many are on their way, so that memory is bounded."""
+        while not self._room.acquire(timeout=_TICK):
+            if not self._thread.is_alive():
+                return
+        self._queue.put(rows)
+
+    def put(self, settled: Sequence[Settled]) -> None:
+        """Hand over outcomes that need no copy. Never waits."""
+        if settled:
+            self._queue.put(settled)
+
+    def stop(self, timeout: float) -> None:
+        """End the thread after all that was put before."""
+        self._queue.put(None)
+        self._thread.join(timeout)
+
+    def _loop(self) -> None:
+        while (reply := self._queue.get()) is not None:
+            if isinstance(reply, Rows):
+                self._tell(self._settled(reply))
+                self._room.release()
+            else:
+                self._tell(reply)
+
+    def _settled(self, rows: Rows) -> Sequence[Settled]:
+        slots = [item.planned.slot for item in rows.items]
+        try:
+            settled = settle_rows(rows, self._device)
+        except Exception as error:
+            if is_device_lost(error):
+                self._observer.on_device_lost(error)
+                return []
+            _log.exception("copying %d outputs out raised", len(slots))
+            failed = Failed(EncodeFailed("the output could not be copied out"))
+            return [Settled(slot, failed) for slot in slots]
+        self._stats.add_batch(slots[0].encoder, len(slots))
+        return settled
+
+    def _tell(self, settled: Sequence[Settled]) -> None:
+        for one in settled:
+            if isinstance(one.outcome, Failed):
+                self._stats.add("failed")
+            elif isinstance(one.outcome, Dropped):
+                self._stats.add(one.outcome.reason)
+        try:
+            self._observer.on_settled(settled)
+        except Exception:
+            _log.exception("the observer raised on %d outcomes", len(settled))

@@ -1,0 +1,33 @@
+"""How a packed batch is run: the seam where a runner that replays captured graphs can take its place."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from gpu_worker.encoders.base import Encoder, Inputs
+
+
+class Runner(Protocol):
+    """Runs forwards on the thread that owns the device."""
+
+    def warm_up(self, encoder: Encoder) -> None:
+        """All that makes the first real batch as fast as the later ones. Called once an encoder."""
+        ...
+
+    def run(self, encoder: Encoder, inputs: Inputs) -> Tensor:
+        """Packed rows [sum of tokens, hidden]. They are the caller's: a later run never writes to them."""
+        ...
+
+
+class EagerRunner:
+    """Calls the encoder's forward as it is."""
+
+    def warm_up(self, encoder: Encoder) -> None:
+        """One small forward."""
+        encoder.warm_up()
+
+    def run(self, encoder: Encoder, inputs: Inputs) -> Tensor:
+        """The encoder's own forward; its output is a new tensor each time."""
+        return encoder.forward(inputs)
