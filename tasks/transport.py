@@ -1,0 +1,62 @@
+"""The Celery transport that loses nothing: kombu's Redis transport with another way to take messages.
+
+Stock kombu takes a message with BRPOP and writes it down as unacked afterwards; a worker killed in between
+loses it. Here waiting takes nothing (a bell's token), taking and writing down are one script, and every
+worker's unacked messages are its own, so that any other can hand them back when it is dead.
+
+* broker URLs stay ordinary; ``register`` puts this class under ``redis://``, ``rediss://``, ``redis+socket://``
+* keys: ``tasks.broker_keys``; scripts: ``tasks/lua``
+* transport options of ours: ``burst``, ``max_deliveries``, ``poison_hook`` (see ``tasks.transport_channel``)
+* a message that was in a dying worker comes again with ``epd_deliveries`` > 0 in its headers
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kombu import transport as kombu_transport
+from kombu.transport import redis as kombu_redis
+
+from tasks.transport_channel import Channel
+
+SCHEMES = ("redis", "rediss")
+
+
+class Poller(kombu_redis.MultiChannelPoller):
+    """kombu's poller that tells the acks of the last tick before it waits again."""
+
+    #: The event loop, once the worker has one.
+    hub: Any = None
+
+    def on_poll_start(self) -> None:
+        """Called once a tick, and before each synchronous wait."""
+        for channel in list(self._channels):
+            channel.qos.hub = self.hub
+            channel.qos.flush()
+        super().on_poll_start()
+
+
+class Transport(kombu_redis.Transport):
+    """Redis transport without a window in which a message can be lost."""
+
+    Channel = Channel
+
+    #: How long an idle worker waits at its bells, in seconds. A push without a ring is seen so late at most.
+    brpop_timeout = 0.5
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.cycle = Poller()
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Called by Celery when it consumes with an event loop."""
+        self.cycle.hub = loop
+        super().register_with_event_loop(connection, loop)
+
+
+def register() -> None:
+    """Serve the ordinary Redis schemes with ``Transport`` in this process; may be called again."""
+    path = f"{Transport.__module__}:{Transport.__name__}"
+    for scheme in SCHEMES:
+        kombu_transport.TRANSPORT_ALIASES[scheme] = path
+        kombu_transport._transport_cache.pop(scheme, None)
