@@ -81,6 +81,13 @@ class StoreStats(Wire):
     limit: int
 
 
+class BlobKind(StrEnum):
+    """What a new blob holds; the value is the first letter of its name. An upload is written as SOURCE."""
+
+    SOURCE = "s"  #: downloaded or uploaded bytes
+    RAW = "r"  #: decoded media
+
+
 class Embeddings(Protocol):
     """Embedding files and their index. Index entry and metadata live and die together."""
 
@@ -102,6 +109,10 @@ class Embeddings(Protocol):
 
     def stats(self) -> StoreStats:
         """Entries and bytes in the index."""
+        ...
+
+    def sweep(self, older_than: float) -> int:
+        """Remove files that no entry names and nobody touched for that many seconds; returns how many."""
         ...
 
 
@@ -132,7 +143,11 @@ class Flights(Protocol):
         ...
 
     def orphans(self, limit: int = 100) -> list[str]:
-        """Messages of waiters whose flight's lease is over, each given once."""
+        """One waiter's message of every flight whose lease is over; the flight's other waiters stay.
+
+        A flight that was given is not given again for one lease, so two reapers do not both start it, and
+        one that dies loses nothing.
+        """
         ...
 
 
@@ -175,7 +190,7 @@ class Blobs(Protocol):
     Uploads live ``media_ttl`` seconds; the others until they are freed or swept.
     """
 
-    def create(self, kind: str, reserve: int = 0) -> AbstractContextManager[tuple[str, BinaryIO]]:
+    def create(self, kind: BlobKind, reserve: int = 0) -> AbstractContextManager[tuple[str, BinaryIO]]:
         """A new file to write: (name, file). Raises ``BlobSpaceFull``; removed when the block raises."""
         ...
 

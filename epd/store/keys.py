@@ -1,21 +1,22 @@
 """Every Redis key of the store, spelled once. Broker keys are in ``tasks.broker_keys``.
 
-    key                       type    lives for                       owner
-    epd:job:{job}             hash    deadline + job_ttl              api creates, workers finish
-    epd:emb:{key}             string  embedding_ttl, LRU-bounded      encode reply; eviction removes
-    epd:meta:{key}            string  with its epd:emb                encode reply; eviction removes
-    epd:lru                   zset    one member an epd:emb           encode reply; eviction removes
-    epd:lru:bytes             string  one counter                     encode reply; eviction subtracts
-    epd:flight:{key}          string  flight_lease, renewed           the waiter that flies
-    epd:flight:{key}:waiters  hash    job deadline                    claimers; completion removes
-    epd:flights               zset    one member an open flight       claimers; completion and reaper remove
-    epd:src:{source key}      string  embedding_ttl                   fetch
-    epd:media:{media id}      string  media_ttl                       api upload
-    epd:encoder:{name}        string  one an encoder of the config    GPU worker
-    epd:worker:{name}         string  heartbeat_ttl                   each worker
-    epd:workers               set     pruned on read                  each worker
-    epd:handoff:{request}     (reserved for the Decode handoff)
-    epd:events:{watcher}      channel                                 workers publish, an api process listens
+key                       type    lives for                       owner
+epd:job:{job}             hash    deadline + job_ttl              api creates, workers finish
+epd:emb:{key}             string  embedding_ttl, LRU-bounded      encode reply; eviction removes
+epd:meta:{key}            string  with its epd:emb                encode reply; eviction removes
+epd:lru                   zset    one member an epd:emb           encode reply; eviction removes
+epd:lru:bytes             string  one counter                     encode reply; eviction subtracts
+epd:lru:sizes             hash    one field an epd:lru member     encode reply; eviction removes
+epd:flight:{key}          string  flight_lease, renewed           the waiter that flies
+epd:flight:{key}:waiters  hash    job deadline                    claimers; completion removes
+epd:flights               zset    one member an open flight       claimers; completion and reaper remove
+epd:src:{source key}      string  embedding_ttl                   fetch
+epd:media:{media id}      string  media_ttl                       api upload
+epd:encoder:{name}        string  one an encoder of the config    GPU worker
+epd:worker:{name}         string  heartbeat_ttl                   each worker
+epd:workers               set     2 * heartbeat_ttl, renewed      each worker; pruned on read too
+epd:handoff:{request}     (reserved for the Decode handoff)
+epd:events:{watcher}      channel                                 workers publish, an api process listens
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ PREFIX = "epd:"
 
 LRU = "epd:lru"
 LRU_BYTES = "epd:lru:bytes"
+LRU_SIZES = "epd:lru:sizes"
 FLIGHTS = "epd:flights"
 WORKERS = "epd:workers"
 
@@ -31,6 +33,8 @@ JOB_PREFIX = "epd:job:"
 EMBEDDING_PREFIX = "epd:emb:"
 METADATA_PREFIX = "epd:meta:"
 EVENTS_PREFIX = "epd:events:"
+FLIGHT_PREFIX = "epd:flight:"
+WAITERS_SUFFIX = ":waiters"
 
 
 def job(job_id: str) -> str:
@@ -50,12 +54,12 @@ def metadata(key: str) -> str:
 
 def flight(key: str) -> str:
     """The lease of the flight that makes one embedding."""
-    return f"epd:flight:{key}"
+    return f"{FLIGHT_PREFIX}{key}"
 
 
 def waiters(key: str) -> str:
     """Who waits for a flight."""
-    return f"epd:flight:{key}:waiters"
+    return f"{FLIGHT_PREFIX}{key}{WAITERS_SUFFIX}"
 
 
 def source(source_key: str) -> str:

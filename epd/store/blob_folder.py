@@ -1,0 +1,152 @@
+"""Blobs: files of media bytes in one folder, bounded in bytes. The same for every store.
+
+s-{uuid}      bytes of a source, downloaded or being uploaded
+r-{uuid}      decoded raw media
+m-{sha256}    a finished upload
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from epd.contracts.errors import BlobMissing, BlobSpaceFull
+from epd.contracts.media import BlobRef
+from epd.store.base import BlobKind
+from epd.store.folder_usage import FolderUsage
+
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_UPLOAD = "m-"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class UploadRecords(Protocol):
+    """Which uploads live, with their sizes."""
+
+    def remember(self, media_id: str, nbytes: int) -> None:
+        """Record an upload for ``media_ttl`` seconds."""
+        ...
+
+    def renew(self, media_id: str) -> int | None:
+        """Its size in bytes, its life renewed, or None."""
+        ...
+
+
+class FileBlobs:
+    """``Blobs`` over one folder, which is made on first use."""
+
+    def __init__(self, root: Path, uploads: UploadRecords, *, limit: int, media_ttl: float) -> None:
+        """``limit`` is bytes over all blobs, ``media_ttl`` the seconds that an unused upload lives."""
+        self._root = root
+        self._uploads = uploads
+        self._limit = limit
+        self._media_ttl = media_ttl
+        self._usage = FolderUsage(root)
+
+    @contextmanager
+    def create(self, kind: BlobKind, reserve: int = 0) -> Iterator[tuple[str, BinaryIO]]:
+        """A new file to write, named ``(name, file)``; removed when the block raises.
+
+        Raises:
+            BlobSpaceFull: ``reserve`` bytes more are over the limit, or the device is full.
+        """
+        if self._usage.bytes_now() + reserve > self._limit:
+            raise BlobSpaceFull(f"no room for {reserve} bytes more in the blob directory")
+        name = f"{BlobKind(kind).value}-{uuid.uuid4().hex}"
+        path = self._root / name
+        with self._usage.reserved(reserve):
+            try:
+                self._root.mkdir(parents=True, exist_ok=True)
+                with path.open("xb") as file:
+                    yield name, file
+            except BaseException as error:
+                path.unlink(missing_ok=True)
+                if isinstance(error, OSError) and error.errno in _NO_SPACE:
+                    raise BlobSpaceFull("the blob directory's device is full") from error
+                raise
+            self._usage.add(_size(path) or 0)
+
+    def path(self, ref: BlobRef) -> Path:
+        """The file of a blob; raises ``BlobMissing`` when it is gone or of another size."""
+        path = self._root / ref.name
+        size = _size(path)
+        if size != ref.nbytes:
+            raise BlobMissing(f"blob {ref.name} " + ("is gone" if size is None else f"has {size} bytes"))
+        return path
+
+    def free(self, ref: BlobRef) -> None:
+        """Remove a source or raw blob; uploads and missing files are left alone."""
+        if ref.name.startswith(_UPLOAD):
+            return
+        with suppress(FileNotFoundError):
+            (self._root / ref.name).unlink()
+            self._usage.add(-ref.nbytes)
+
+    def keep_media(self, name: str, digest: str) -> BlobRef:
+        """Turn a finished source file into the upload of that digest; one that is there is kept.
+
+        Raises:
+            BlobMissing: the file is gone.
+        """
+        source, target = self._root / name, self._root / f"{_UPLOAD}{digest}"
+        size = _size(source)
+        if size is None:
+            raise BlobMissing(f"blob {name} is gone")
+        ref = BlobRef(name=target.name, nbytes=size)
+        if _size(target) == size:
+            source.unlink(missing_ok=True)
+            self._usage.add(-size)
+        else:
+            # Equal digests are equal bytes, so replacing a file of another size mends a damaged one.
+            source.replace(target)
+        self._touch(target)
+        self._uploads.remember(digest, size)
+        return ref
+
+    def media(self, media_id: str) -> BlobRef | None:
+        """The upload of that id, its life renewed, or None."""
+        if not _DIGEST.fullmatch(media_id):
+            return None
+        size = self._uploads.renew(media_id)
+        path = self._root / f"{_UPLOAD}{media_id}"
+        if size is None or _size(path) != size or not self._touch(path):
+            return None
+        return BlobRef(name=path.name, nbytes=size)
+
+    def sweep(self, older_than: float) -> int:
+        """Remove files not touched for that many seconds; uploads at their own age, if that is higher."""
+        now, count = time.time(), 0
+        with suppress(FileNotFoundError):
+            for file in os.scandir(self._root):
+                age = max(older_than, self._media_ttl) if file.name.startswith(_UPLOAD) else older_than
+                with suppress(FileNotFoundError):
+                    if file.is_file(follow_symlinks=False) and file.stat().st_mtime < now - age:
+                        Path(file.path).unlink()
+                        count += 1
+        self._usage.forget()
+        return count
+
+    def used_bytes(self) -> int:
+        """Bytes of all blobs, at most half a second old."""
+        return self._usage.bytes_now()
+
+    def _touch(self, path: Path) -> bool:
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None

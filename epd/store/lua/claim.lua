@@ -1,0 +1,19 @@
+-- Asks for an embedding.
+-- KEYS: none by name. ARGV: embedding key, job, part, message, lease in ms.
+-- Reads EMB..key, JOB..job (its TTL); touches what lib_flight names.
+-- Returns "hit", "owned" or "waiting".
+--@use job
+--@use flight
+local key, job_id, part, message, lease = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+if redis.call('EXISTS', EMB .. key) == 1 then return 'hit' end
+local field, flight = job_id .. '/' .. part, FLIGHT .. key
+local waiters = flight .. WAITERS_SUFFIX
+redis.call('HSET', waiters, field, message)
+-- The waiters live as long as the longest of their jobs; two leases where the job is not known.
+local life = math.max(redis.call('PTTL', JOB .. job_id), redis.call('PTTL', waiters), 2 * lease)
+redis.call('PEXPIRE', waiters, life)
+local owner = redis.call('GET', flight)
+if owner and owner ~= field then return 'waiting' end
+redis.call('SET', flight, field, 'PX', lease)
+redis.call('ZADD', FLIGHTS, now_ms() + lease, key)
+return 'owned'

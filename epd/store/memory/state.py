@@ -1,0 +1,71 @@
+"""What the in-memory store's parts share: one lock, and the same records that the server's keys hold."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, defaultdict, deque
+from dataclasses import dataclass, field
+
+from epd.contracts.job import JobRecord, Notice, PartRecord, State
+
+#: Notices kept for a watcher that does not listen; older ones are dropped.
+MAX_NOTICES = 10_000
+
+
+@dataclass(slots=True)
+class JobState:
+    """One job: its record, its parts by id text, and when it is forgotten (Unix seconds)."""
+
+    record: JobRecord
+    parts: dict[str, PartRecord]
+    ends_at: float
+    watchers: list[str] = field(default_factory=list)
+    closed: State | None = None
+
+
+@dataclass(slots=True)
+class IndexEntry:
+    """An index entry as JSON texts, as the server holds it. ``nbytes`` is the tensor's size."""
+
+    ref: str
+    metadata: str
+    nbytes: int
+    ends_at: float
+
+
+@dataclass(slots=True)
+class Flight:
+    """One encode: who flies until when (Unix seconds), and the messages of all who wait by "job/part"."""
+
+    owner: str | None = None
+    lease_ends: float = 0.0
+    due: float = 0.0
+    waiters: dict[str, str] = field(default_factory=dict)
+
+
+class MemoryState:
+    """Shared by the parts of one in-memory store. Hold ``lock`` to read or write anything."""
+
+    def __init__(self) -> None:
+        """Empty."""
+        self.lock = threading.RLock()
+        self.published = threading.Condition(self.lock)
+        self.jobs: dict[str, JobState] = {}
+        self.entries: OrderedDict[str, IndexEntry] = OrderedDict()
+        self.flights: dict[str, Flight] = {}
+        self.notices: defaultdict[str, deque[Notice]] = defaultdict(lambda: deque(maxlen=MAX_NOTICES))
+
+    def job(self, job_id: str) -> JobState | None:
+        """A job that is not forgotten yet; forgotten ones are dropped."""
+        job = self.jobs.get(job_id)
+        if job is not None and job.ends_at <= time.time():
+            del self.jobs[job_id]
+            return None
+        return job
+
+    def publish(self, job: JobState, notice: Notice) -> None:
+        """Give a notice to every watcher of a job."""
+        for watcher in job.watchers:
+            self.notices[watcher].append(notice)
+        self.published.notify_all()

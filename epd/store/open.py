@@ -1,0 +1,70 @@
+"""Opens a store: on the server of the settings, or in this process. Both keep their files in two folders."""
+
+from __future__ import annotations
+
+from epd.settings import Settings
+from epd.store.base import Store
+from epd.store.blob_folder import FileBlobs, UploadRecords
+from epd.store.embedding_folder import EmbeddingFolder
+from epd.store.memory.embeddings import MemoryEmbeddings
+from epd.store.memory.flights import MemoryFlights
+from epd.store.memory.index import MemoryIndex
+from epd.store.memory.jobs import MemoryJobs
+from epd.store.memory.notices import MemoryNotices
+from epd.store.memory.records import MemoryCards, MemoryHeartbeats, MemorySources, MemoryUploads
+from epd.store.memory.state import MemoryState
+from epd.store.redis.connection import Connection
+from epd.store.redis.embeddings import RedisEmbeddings
+from epd.store.redis.flights import RedisFlights
+from epd.store.redis.jobs import RedisJobs
+from epd.store.redis.notices import RedisNotices
+from epd.store.redis.records import RedisCards, RedisHeartbeats, RedisSources, RedisUploads
+
+
+def open_store(settings: Settings) -> Store:
+    """The store on ``store_url``. It connects with its first call; use one a process, from any thread.
+
+    Raises:
+        StoreUnavailable: later, from any call, when the server does not answer within ``store_timeout``.
+    """
+    connection = Connection(settings.store_url, timeout=settings.store_timeout)
+    folder = EmbeddingFolder(settings.embedding_dir)
+    flights = RedisFlights(
+        connection,
+        folder,
+        lease=settings.flight_lease,
+        job_ttl=settings.job_ttl,
+        embedding_ttl=settings.embedding_ttl,
+        embedding_bytes=settings.embedding_bytes,
+    )
+    return Store(
+        embeddings=RedisEmbeddings(connection, folder, limit=settings.embedding_bytes),
+        flights=flights,
+        jobs=RedisJobs(connection, job_ttl=settings.job_ttl),
+        blobs=_blobs(settings, RedisUploads(connection, ttl=settings.media_ttl)),
+        cards=RedisCards(connection),
+        sources=RedisSources(connection, ttl=settings.embedding_ttl),
+        heartbeats=RedisHeartbeats(connection, ttl=settings.heartbeat_ttl),
+        notices=RedisNotices(connection),
+    )
+
+
+def open_memory_store(settings: Settings) -> Store:
+    """A store whose records live in this process alone; the same promises as ``open_store``."""
+    state = MemoryState()
+    folder = EmbeddingFolder(settings.embedding_dir)
+    index = MemoryIndex(state, limit=settings.embedding_bytes, ttl=settings.embedding_ttl)
+    return Store(
+        embeddings=MemoryEmbeddings(state, index, folder),
+        flights=MemoryFlights(state, index, folder, lease=settings.flight_lease, job_ttl=settings.job_ttl),
+        jobs=MemoryJobs(state, job_ttl=settings.job_ttl),
+        blobs=_blobs(settings, MemoryUploads(ttl=settings.media_ttl)),
+        cards=MemoryCards(),
+        sources=MemorySources(ttl=settings.embedding_ttl),
+        heartbeats=MemoryHeartbeats(ttl=settings.heartbeat_ttl),
+        notices=MemoryNotices(state),
+    )
+
+
+def _blobs(settings: Settings, uploads: UploadRecords) -> FileBlobs:
+    return FileBlobs(settings.blob_dir, uploads, limit=settings.blob_bytes, media_ttl=settings.media_ttl)

@@ -1,0 +1,109 @@
+"""One bounded connection to Redis or Valkey (feature floor Redis 7.0, not in cluster mode).
+
+Every call ends: connects, reads and the wait for a free connection have time limits, and retries are few.
+This is the only place where exceptions of redis-py become ``StoreUnavailable``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.client import PubSub
+from redis.exceptions import NoScriptError, RedisError
+from redis.retry import Retry
+
+from epd.contracts.errors import StoreUnavailable
+from epd.store.redis.scripts import Script, load_scripts
+
+logger = logging.getLogger(__name__)
+
+#: More than the threads of one process ever need; the wait for a free one is bounded too.
+_MAX_CONNECTIONS = 64
+_RETRIES = 2
+_HEALTH_CHECK_SECONDS = 15
+
+Argument = str | int | float
+Command = tuple[Argument, ...]
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Turn any failure of the server or of the way to it into ``StoreUnavailable``."""
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        logger.warning("store: %s: %s", type(error).__name__, error)
+        raise StoreUnavailable(f"the store does not answer: {type(error).__name__}") from error
+
+
+class Connection:
+    """A thread-safe client: single commands, pipelines in one round trip, and the scripts of ``lua/``."""
+
+    def __init__(self, url: str, *, timeout: float) -> None:
+        """Connect lazily; ``timeout`` is seconds for each connect and each read."""
+        pool = redis.BlockingConnectionPool.from_url(
+            url,
+            max_connections=_MAX_CONNECTIONS,
+            timeout=timeout,
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout,
+            health_check_interval=_HEALTH_CHECK_SECONDS,
+            decode_responses=True,
+            retry=Retry(ExponentialWithJitterBackoff(cap=0.25, base=0.02), _RETRIES),
+        )
+        self._client = redis.Redis.from_pool(pool)
+        self._scripts = load_scripts()
+
+    def call(self, *command: Argument) -> Any:
+        """One command and its answer."""
+        with answering():
+            return self._client.execute_command(*command)
+
+    def pipe(self, commands: Sequence[Command]) -> list[Any]:
+        """Several commands in one round trip; the answers in their order."""
+        with answering():
+            answers = self._send(commands)
+            missing = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+            if missing:
+                self._register_scripts()
+                again = self._send([commands[index] for index in missing])
+                for index, answer in zip(missing, again, strict=True):
+                    answers[index] = answer
+            for answer in answers:
+                if isinstance(answer, Exception):
+                    raise answer
+            return answers
+
+    def run(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Any:
+        """One script and its answer; atomic on the server."""
+        return self.pipe([self.script_command(script, keys, args)])[0]
+
+    def script_command(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Command:
+        """The command that runs a script, for ``pipe``."""
+        return ("EVALSHA", self._scripts[script].sha, len(keys), *keys, *args)
+
+    def subscribe(self, channel: str) -> PubSub:
+        """A subscription of its own connection."""
+        with answering():
+            subscription: PubSub = self._client.pubsub(ignore_subscribe_messages=True)
+            subscription.subscribe(channel)
+            return subscription
+
+    def close(self) -> None:
+        """Close every idle connection."""
+        self._client.connection_pool.disconnect()
+
+    def _send(self, commands: Sequence[Command]) -> list[Any]:
+        with self._client.pipeline(transaction=False) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command)
+            return pipeline.execute(raise_on_error=False)
+
+    def _register_scripts(self) -> None:
+        for text in self._scripts.values():
+            self._client.execute_command("SCRIPT LOAD", text.source)

@@ -1,0 +1,92 @@
+"""Flights on a server: single-flight over the whole fleet, one script a change (``lua/*.lua``)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from epd.contracts.errors import EpdError
+from epd.contracts.job import PartId
+from epd.store.base import Claim, Completed, Waiter
+from epd.store.clock import milliseconds
+from epd.store.embedding_folder import EmbeddingFolder
+from epd.store.part_records import done_record, failed_record
+from epd.store.redis.connection import Command, Connection
+from epd.store.redis.scripts import Script
+
+logger = logging.getLogger(__name__)
+
+#: Entries that one call takes out at most, so that a script stays short.
+MAX_EVICTED = 1000
+
+
+class RedisFlights:
+    """``Flights`` on a server, with the byte bound of the embedding cache."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        folder: EmbeddingFolder,
+        *,
+        lease: float,
+        job_ttl: float,
+        embedding_ttl: float,
+        embedding_bytes: int,
+    ) -> None:
+        """Times are seconds; ``embedding_bytes`` is the limit of the index over all embeddings."""
+        self._connection = connection
+        self._folder = folder
+        self._lease_ms = milliseconds(lease)
+        self._job_ttl_ms = milliseconds(job_ttl)
+        self._embedding_ttl_ms = milliseconds(embedding_ttl)
+        self._embedding_bytes = embedding_bytes
+
+    def claim(self, key: str, waiter: Waiter) -> Claim:
+        """Ask for an embedding; the same waiter may claim again."""
+        args = (key, waiter.job_id, str(waiter.part), waiter.message, self._lease_ms)
+        return Claim(self._connection.run(Script.CLAIM, [], args))
+
+    def extend(self, key: str) -> None:
+        """Renew a lease that is not over."""
+        self._connection.run(Script.EXTEND, [], (key, self._lease_ms))
+
+    def complete(self, batch: Sequence[Completed]) -> list[int]:
+        """Index, finish and release in one round trip, then hold the byte bound."""
+        if not batch:
+            return []
+        commands = [self._completion(item) for item in batch]
+        written = [item.entry.ref.key for item in batch]
+        evict: Command = (self._embedding_bytes, MAX_EVICTED, *written)
+        commands.append(self._connection.script_command(Script.EVICT, [], evict))
+        *finished, evicted = self._connection.pipe(commands)
+        self._delete_files(evicted)
+        return [int(count) for count in finished]
+
+    def fail(self, key: str, error: EpdError) -> int:
+        """Finish every waiting part with this error."""
+        record = failed_record(error).to_json()
+        return int(self._connection.run(Script.FAIL, [], (key, record, self._job_ttl_ms)))
+
+    def withdraw(self, key: str, job_id: str, part: PartId) -> str | None:
+        """Take one waiter out; the message of one that should fly now, if any."""
+        message = self._connection.run(Script.WITHDRAW, [], (key, job_id, str(part), self._lease_ms))
+        return None if message is None else str(message)
+
+    def orphans(self, limit: int = 100) -> list[str]:
+        """One message of each flight whose lease is over, at most ``limit``."""
+        return list(self._connection.run(Script.ORPHANS, [], (limit, self._lease_ms)))
+
+    def _completion(self, item: Completed) -> Command:
+        ref, metadata = item.entry.ref, item.entry.metadata
+        args = (
+            ref.key, ref.to_json(), metadata.to_json(), self._embedding_ttl_ms, ref.nbytes,
+            item.job_id, str(item.part), done_record(item.entry, item.timings).to_json(),
+            done_record(item.entry).to_json(), self._job_ttl_ms,
+        )  # fmt: skip
+        return self._connection.script_command(Script.COMPLETE, [], args)
+
+    def _delete_files(self, evicted: Sequence[str]) -> None:
+        for key in evicted:
+            self._folder.remove(key)
+        if evicted:
+            logger.info("evicted %s embeddings", len(evicted))

@@ -1,0 +1,94 @@
+"""Jobs as one hash each. The job's state is never stored: it follows from its parts (``JobView``).
+
+field         value
+record        JobRecord JSON
+part:{id}     PartRecord JSON, one a part ("3.audio")
+final:{id}    "1" once that part is final; set first, so the first final record wins
+open          parts that are not final; at zero the hash gets ``job_ttl``
+closed        the state that ``close`` gave; no part is added from then on
+watchers      JSON list of the watchers to publish to
+"""
+
+from __future__ import annotations
+
+import json
+
+from epd.contracts.job import FINAL_STATES, JobRecord, JobView, PartId, PartRecord, Stage, State
+from epd.store import keys
+from epd.store.clock import milliseconds
+from epd.store.redis.connection import Argument, Connection
+from epd.store.redis.scripts import Script
+
+#: Processes that follow one job at once; the one that came first is dropped.
+MAX_WATCHERS = 32
+
+_PART = "part:"
+
+
+class RedisJobs:
+    """``Jobs`` on a server; every change is one script."""
+
+    def __init__(self, connection: Connection, *, job_ttl: float) -> None:
+        """Keep finished jobs ``job_ttl`` seconds."""
+        self._connection = connection
+        self._job_ttl = job_ttl
+
+    def create(self, record: JobRecord, parts: dict[PartId, PartRecord], watcher: str | None = None) -> None:
+        """Write a job with its parts; a second call for the same id changes nothing."""
+        still_open = sum(part.state not in FINAL_STATES for part in parts.values())
+        fields: dict[str, str] = {"record": record.to_json()}
+        if watcher is not None:
+            fields["watchers"] = json.dumps([watcher])
+        for part_id, part in parts.items():
+            fields[f"{_PART}{part_id}"] = part.to_json()
+            if part.state in FINAL_STATES:
+                fields[f"final:{part_id}"] = "1"
+        pairs = [text for pair in fields.items() for text in pair]
+        end = milliseconds(record.deadline + self._job_ttl)
+        self._run(Script.JOB_CREATE, record.job_id, end, milliseconds(self._job_ttl), still_open, *pairs)
+
+    def view(self, job_id: str) -> JobView | None:
+        """The job as it stands, or None."""
+        fields: dict[str, str] = self._connection.call("HGETALL", keys.job(job_id))
+        if "record" not in fields:
+            return None
+        parts = {
+            name.removeprefix(_PART): PartRecord.from_json(text)
+            for name, text in fields.items()
+            if name.startswith(_PART)
+        }
+        return JobView(
+            record=JobRecord.from_json(fields["record"]),
+            parts=parts,
+            cancelled=fields.get("closed") == State.CANCELLED,
+        )
+
+    def watch(self, job_id: str, watcher: str) -> bool:
+        """Publish changes of a job to a watcher too."""
+        return self._run(Script.JOB_WATCH, job_id, watcher, MAX_WATCHERS)
+
+    def advance(self, job_id: str, part: PartId, stage: Stage) -> bool:
+        """Mark a part running at a stage; False means drop the work."""
+        record = PartRecord(state=State.RUNNING, stage=stage).to_json()
+        return self._run(Script.JOB_ADVANCE, job_id, job_id, str(part), record, stage)
+
+    def add_part(self, job_id: str, part: PartId) -> bool:
+        """Add a part; False when the job is gone or closed."""
+        return self._run(Script.JOB_ADD_PART, job_id, job_id, str(part), PartRecord().to_json())
+
+    def finish(self, job_id: str, part: PartId, record: PartRecord) -> bool:
+        """Make a part final; False when it was, or the job is gone."""
+        return self._run(
+            Script.JOB_FINISH, job_id, job_id, str(part), record.state, record.to_json(), self._ttl_ms
+        )
+
+    def close(self, job_id: str, record: PartRecord) -> bool:
+        """Make every open part this record."""
+        return self._run(Script.JOB_CLOSE, job_id, job_id, record.state, record.to_json(), self._ttl_ms)
+
+    @property
+    def _ttl_ms(self) -> int:
+        return milliseconds(self._job_ttl)
+
+    def _run(self, script: Script, job_id: str, *args: Argument) -> bool:
+        return bool(self._connection.run(script, [keys.job(job_id)], args))

@@ -1,0 +1,101 @@
+"""Small records on a server: encoder cards, the URL memo, heartbeats and uploads. One key each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from epd.contracts.card import EncoderCard
+from epd.store import keys
+from epd.store.base import Heartbeat, SourceMemo
+from epd.store.clock import milliseconds
+from epd.store.redis.connection import Connection
+
+
+class RedisCards:
+    """``Cards`` on a server."""
+
+    def __init__(self, connection: Connection) -> None:
+        """Cards stay until they are replaced: one an encoder of the config."""
+        self._connection = connection
+
+    def announce(self, card: EncoderCard) -> None:
+        """Publish a card."""
+        self._connection.call("SET", keys.encoder(card.name), card.to_json())
+
+    def get(self, names: Sequence[str]) -> list[EncoderCard | None]:
+        """Cards in the order of the names."""
+        if not names:
+            return []
+        texts = self._connection.call("MGET", *map(keys.encoder, names))
+        return [None if text is None else EncoderCard.from_json(text) for text in texts]
+
+
+class RedisSources:
+    """``Sources`` on a server."""
+
+    def __init__(self, connection: Connection, *, ttl: float) -> None:
+        """Memos live ``ttl`` seconds: longer than the embedding they lead to is of no use."""
+        self._connection = connection
+        self._ttl_ms = milliseconds(ttl)
+
+    def get(self, source_key: str) -> SourceMemo | None:
+        """What is known of a URL's content."""
+        text = self._connection.call("GET", keys.source(source_key))
+        return None if text is None else SourceMemo.from_json(text)
+
+    def put(self, source_key: str, memo: SourceMemo) -> None:
+        """Remember it."""
+        self._connection.call("SET", keys.source(source_key), memo.to_json(), "PX", self._ttl_ms)
+
+
+class RedisHeartbeats:
+    """``Heartbeats`` on a server. The set of names prunes itself on read and ends with the last worker."""
+
+    def __init__(self, connection: Connection, *, ttl: float) -> None:
+        """A beat counts ``ttl`` seconds."""
+        self._connection = connection
+        self._ttl_ms = milliseconds(ttl)
+
+    def beat(self, heartbeat: Heartbeat) -> None:
+        """Say that a worker lives."""
+        self._connection.pipe(
+            [
+                ("SET", keys.worker(heartbeat.name), heartbeat.to_json(), "PX", self._ttl_ms),
+                ("SADD", keys.WORKERS, heartbeat.name),
+                ("PEXPIRE", keys.WORKERS, 2 * self._ttl_ms),
+            ]
+        )
+
+    def leave(self, name: str) -> None:
+        """A worker says goodbye."""
+        self._connection.pipe([("DEL", keys.worker(name)), ("SREM", keys.WORKERS, name)])
+
+    def alive(self) -> list[Heartbeat]:
+        """All workers whose last beat still counts, by name."""
+        names = sorted(self._connection.call("SMEMBERS", keys.WORKERS))
+        if not names:
+            return []
+        texts = self._connection.call("MGET", *map(keys.worker, names))
+        gone = [name for name, text in zip(names, texts, strict=True) if text is None]
+        if gone:
+            # A worker that beats in between is back in the set with its next beat.
+            self._connection.call("SREM", keys.WORKERS, *gone)
+        return [Heartbeat.from_json(text) for text in texts if text is not None]
+
+
+class RedisUploads:
+    """``UploadRecords`` on a server: the size of each upload, by media id."""
+
+    def __init__(self, connection: Connection, *, ttl: float) -> None:
+        """Records live ``ttl`` seconds after their last use."""
+        self._connection = connection
+        self._ttl_ms = milliseconds(ttl)
+
+    def remember(self, media_id: str, nbytes: int) -> None:
+        """Record an upload."""
+        self._connection.call("SET", keys.media(media_id), nbytes, "PX", self._ttl_ms)
+
+    def renew(self, media_id: str) -> int | None:
+        """Its size in bytes, its life renewed, or None."""
+        size = self._connection.call("GETEX", keys.media(media_id), "PX", self._ttl_ms)
+        return None if size is None else int(size)
