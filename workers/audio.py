@@ -69,7 +69,7 @@ def audio_arguments(
 def _check(run: FfmpegRun, samples: int, sample_rate: int, limits: DecodeLimits) -> None:
     if run.is_disk_full:
         raise BlobSpaceFull("no room left for media in the blob directory")
-    if samples == 0 and (run.code or run.failures):
+    if samples == 0 and run.is_faulty:
         raise CorruptMedia(f"the sound cannot be decoded: {run.reason}")
     if samples == 0:
         raise EmptyMedia("the audio track holds no samples")
@@ -79,6 +79,6 @@ def _check(run: FfmpegRun, samples: int, sample_rate: int, limits: DecodeLimits)
 
 def _is_partial(run: FfmpegRun, seconds: float, track: AudioTrack) -> bool:
     """Whether the end is missing: errors, and less sound than the header promised, if it promised any."""
-    if not (run.code or run.failures):
+    if not run.is_faulty:
         return False
     return track.duration is None or seconds < track.duration - _SLACK

@@ -19,12 +19,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import IO
 
 from epd.contracts.errors import DecodeTimeout, Internal
+from workers.reports import Lines, Report
 
 _KEPT_LINES = 20
-_LINE_LIMIT = 4096
 _FAILURES = ("[error]", "[fatal]", "[panic]")
 
 
@@ -35,6 +34,11 @@ class FfmpegRun:
     code: int
     failures: int
     last: tuple[str, ...]
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether ffmpeg met an error, even where it went on."""
+        return bool(self.code or self.failures)
 
     @property
     def reason(self) -> str:
@@ -87,72 +91,83 @@ def file_argument(path: Path) -> str:
 
 
 def run_ffmpeg(
-    arguments: Sequence[str], *, out: Path, timeout: float, on_line: Callable[[str], None] | None = None
+    arguments: Sequence[str], *, out: Path, timeout: float, report: Report | None = None
 ) -> FfmpegRun:
-    """Run ffmpeg with its standard output going to the file ``out``; every message line goes to ``on_line``.
+    """Run ffmpeg with its standard output going to the file ``out``, its other lines to ``report``.
 
-    Raises ``DecodeTimeout`` after ``timeout`` seconds, and then nothing of ffmpeg is left running.
+    Raises ``DecodeTimeout`` after ``timeout`` seconds; however it ends, nothing of ffmpeg is left running.
     """
     command = [
         ffmpeg_binary(),
         *("-hide_banner", "-nostdin", "-nostats", "-loglevel", "level+info"),
-        *("-timelimit", str(int(timeout * (os.cpu_count() or 1)) + 1)),
+        *("-timelimit", str(max(1, int(timeout * (os.cpu_count() or 1)) + 1))),
         *arguments,
     ]
+    messages = _Messages(report)
+    readers: dict[int, Callable[[bytes], None]] = {}
     with out.open("wb") as sink:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.PIPE, process_group=0
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.PIPE,
+            process_group=0,
+            pass_fds=(report.fd,) if report else (),
         )
-        messages = _Messages(on_line)
-        try:
-            _drain(process, messages, time.monotonic() + timeout)
-        finally:
-            _end(process)
+    try:
+        assert process.stderr is not None
+        readers[process.stderr.fileno()] = messages.feed
+        if report is not None:
+            readers[report.reading_end()] = Lines(report.on_report).feed
+        _drain(readers, process, time.monotonic() + timeout)
+    finally:
+        _end(process)
+    messages.feed(b"\n")
     return FfmpegRun(process.returncode, messages.failures, tuple(messages.last))
 
 
 class _Messages:
-    """Takes bytes of stderr, hands on whole lines, keeps the last few."""
+    """The lines of stderr: counts failures, keeps the last few, hands all to the report."""
 
-    def __init__(self, on_line: Callable[[str], None] | None) -> None:
+    def __init__(self, report: Report | None) -> None:
         self.failures = 0
         self.last: deque[str] = deque(maxlen=_KEPT_LINES)
-        self._on_line = on_line
-        self._rest = b""
+        self._report = report
+        self.feed = Lines(self._take).feed
 
-    def feed(self, data: bytes) -> None:
-        *lines, rest = (self._rest + data).split(b"\n")
-        self._rest = rest[-_LINE_LIMIT:]
-        for raw in lines:
-            line = raw[:_LINE_LIMIT].decode("utf-8", "replace")
-            self.failures += any(mark in line for mark in _FAILURES)
-            if "Parsed_showinfo" not in line:
-                self.last.append(line[:300])
-            if self._on_line is not None:
-                self._on_line(line)
+    def _take(self, line: str) -> None:
+        self.failures += any(mark in line for mark in _FAILURES)
+        if "Parsed_showinfo" not in line:
+            self.last.append(line[:300])
+        if self._report is not None:
+            self._report.on_message(line)
 
 
-def _drain(process: subprocess.Popen[bytes], messages: _Messages, deadline: float) -> None:
-    """Read stderr to its end, then wait: an unread pipe would block ffmpeg after 64 KiB."""
-    pipe: IO[bytes] | None = process.stderr
-    assert pipe is not None
+def _drain(
+    readers: dict[int, Callable[[bytes], None]], process: subprocess.Popen[bytes], deadline: float
+) -> None:
+    """Read every pipe to its end, then wait: an unread one would block ffmpeg after 64 KiB."""
     with selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        while True:
+        for fd in readers:
+            selector.register(fd, selectors.EVENT_READ)
+        while selector.get_map():
             left = deadline - time.monotonic()
             if left <= 0:
-                raise DecodeTimeout("decoding took longer than its time limit")
-            if not selector.select(left):
-                continue
-            data = os.read(pipe.fileno(), 1 << 16)
-            if not data:
-                break
-            messages.feed(data)
-    messages.feed(b"\n")
+                raise _too_slow()
+            for key, _ in selector.select(left):
+                data = os.read(key.fd, 1 << 16)
+                if data:
+                    readers[key.fd](data)
+                else:
+                    selector.unregister(key.fd)
     try:
         process.wait(max(0.01, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        raise DecodeTimeout("decoding took longer than its time limit") from None
+        raise _too_slow() from None
+
+
+def _too_slow() -> DecodeTimeout:
+    return DecodeTimeout("decoding took longer than its time limit")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

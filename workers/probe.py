@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 class VideoTrack:
     """The first video stream that is no cover picture. Sizes are pixels as coded, before rotation.
 
-    ``rate`` is the header's frames a second, ``duration`` the header's seconds.
+    ``rate`` is the header's frames a second, ``duration`` the header's seconds, ``unit`` the seconds of a
+    time stamp's step.
     """
 
     index: int
@@ -34,6 +36,7 @@ class VideoTrack:
     height: int
     rate: float | None
     duration: float | None
+    unit: Fraction
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ def _video_track(stream: VideoStream) -> VideoTrack | None:
         height=stream.codec_context.height,
         rate=float(stream.average_rate) if stream.average_rate else None,
         duration=_seconds(stream),
+        unit=stream.time_base or Fraction(1),
     )
 
 

@@ -8,6 +8,8 @@ really showed are counted in the same pass; where they ask for other frames, a s
 from __future__ import annotations
 
 import os
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import ffmpeg
@@ -15,14 +17,16 @@ import ffmpeg
 from epd.contracts.card import VideoRules
 from epd.contracts.errors import BlobSpaceFull, CorruptMedia, EmptyMedia, MediaTooLarge, UnsupportedMedia
 from workers.ffmpeg import FfmpegRun, file_argument, input_options, run_ffmpeg
-from workers.framelog import FrameLog
+from workers.framelog import FrameLog, telling_filters
 from workers.frames import SampledFrames
 from workers.limits import DecodeLimits
 from workers.probe import MediaFacts, VideoTrack, probe
+from workers.reports import report_to
 from workers.sampling import Timeline, choose_frames
 from workers.sniff import Sniffed
 
-_PASSES = 2
+_PASSES = 3
+_LEAF = 8
 _SLACK = 0.5  # seconds by which a header's duration may be off without anything missing
 
 
@@ -34,20 +38,65 @@ def sample_video(
     Raises ``UnsupportedMedia`` without a video stream, ``EmptyMedia`` without a frame, ``CorruptMedia``,
     ``MediaTooLarge`` (seconds, frames, bytes of all sampled frames), ``DecodeTimeout``, ``BlobSpaceFull``.
     """
+    deadline = time.monotonic() + limits.timeout
     facts = probe(path, sniffed=sniffed, limits=limits, with_timeline=True)
     track = _checked_track(facts, limits)
-    timeline = facts.timeline
-    chosen = choose_frames(timeline, rules)
+    decoder = _Decoder(path, sniffed, track, limits, out)
+    chosen, steady = choose_frames(facts.timeline, rules), False
     for _ in range(_PASSES):
-        _check_bytes(track, len(chosen), limits)
-        run, log = _decode(path, sniffed, track, chosen, limits, out)
+        run, log = decoder.decode(chosen, deadline, steady=steady)
         timeline = log.timeline(track.rate)
         if log.size is None or not timeline.times:
             raise CorruptMedia(f"no frame of the video can be decoded: {run.reason}")
-        if (again := choose_frames(timeline, rules)) == chosen:
+        again = choose_frames(timeline, rules)
+        if again == chosen and (steady or not run.is_faulty):
             return _result(run, log.size, track, timeline, chosen, out)
-        chosen = again
+        chosen, steady = again, steady or run.is_faulty
     raise CorruptMedia("the video decodes differently each time")
+
+
+@dataclass(frozen=True)
+class _Decoder:
+    """One video to decode, once or more often."""
+
+    path: Path
+    sniffed: Sniffed
+    track: VideoTrack
+    limits: DecodeLimits
+    out: Path
+
+    def decode(self, chosen: tuple[int, ...], deadline: float, *, steady: bool) -> tuple[FfmpegRun, FrameLog]:
+        """One pass. ``steady`` decodes on one thread: how threads patch up faulty frames is up to chance."""
+        _check_bytes(self.track, len(chosen), self.limits)
+        log = FrameLog(most=self.limits.source_frames, unit=self.track.unit)
+        with report_to(log.read_message, log.read_report) as report:
+            filters = telling_filters(report.fd, pick_expression(tuple(sorted(set(chosen)))))
+            run = run_ffmpeg(
+                self.arguments(filters, steady=steady),
+                out=self.out,
+                timeout=deadline - time.monotonic(),
+                report=report,
+            )
+        if run.is_disk_full:
+            raise BlobSpaceFull("no room left for media in the blob directory")
+        return run, log
+
+    def arguments(self, filters: str, *, steady: bool) -> list[str]:
+        """The ffmpeg arguments: one stream through ``filters`` to raw RGB, no frame added or dropped."""
+        threads = {"threads": 1} if steady else {}
+        source = ffmpeg.input(file_argument(self.path), **input_options(self.sniffed.format), **threads)
+        output = source.output(
+            "pipe:1",
+            map=f"0:{self.track.index}",
+            vf=filters,
+            fps_mode="passthrough",
+            f="rawvideo",
+            pix_fmt="rgb24",
+            # A frame larger than its header says cannot fill the disk.
+            fs=self.limits.frame_bytes + 1,
+        )
+        arguments: list[str] = output.get_args()
+        return arguments
 
 
 def _checked_track(facts: MediaFacts, limits: DecodeLimits) -> VideoTrack:
@@ -72,30 +121,16 @@ def _check_bytes(track: VideoTrack, count: int, limits: DecodeLimits) -> None:
         )
 
 
-def _decode(
-    path: Path, sniffed: Sniffed, track: VideoTrack, chosen: tuple[int, ...], limits: DecodeLimits, out: Path
-) -> tuple[FfmpegRun, FrameLog]:
-    log = FrameLog(most=limits.source_frames)
-    arguments = video_arguments(path, sniffed, track, chosen)
-    run = run_ffmpeg(arguments, out=out, timeout=limits.timeout, on_line=log.read)
-    if run.is_disk_full:
-        raise BlobSpaceFull("no room left for media in the blob directory")
-    return run, log
+def pick_expression(indices: tuple[int, ...]) -> str:
+    """An ffmpeg expression that is true for these rising frame numbers: a search tree with small leaves.
 
-
-def video_arguments(path: Path, sniffed: Sniffed, track: VideoTrack, chosen: tuple[int, ...]) -> list[str]:
-    """The ffmpeg arguments: tell of every decoded frame, let the chosen ones through once each."""
-    picks = "+".join(f"eq(n,{index})" for index in sorted(set(chosen)))
-    output = ffmpeg.input(file_argument(path), **input_options(sniffed.format)).output(
-        "pipe:1",
-        map=f"0:{track.index}",
-        vf=f"showinfo=checksum=0,select='{picks}'",
-        fps_mode="passthrough",
-        f="rawvideo",
-        pix_fmt="rgb24",
-    )
-    arguments: list[str] = output.get_args()
-    return arguments
+    A plain sum of hundreds of terms is deeper than ffmpeg's parser goes, and slow for every frame.
+    """
+    if len(indices) <= _LEAF:
+        return "+".join(f"eq(n,{index})" for index in indices)
+    middle = len(indices) // 2
+    left, right = pick_expression(indices[:middle]), pick_expression(indices[middle:])
+    return f"if(lt(n,{indices[middle]}),{left},{right})"
 
 
 def _result(
@@ -115,7 +150,7 @@ def _result(
         timestamps=tuple(timeline.times[index] for index in chosen),
         duration=timeline.duration,
         source_frames=len(timeline.times),
-        partial=bool(run.code or run.failures) and missing > _SLACK,
+        partial=run.is_faulty and missing > _SLACK,
     )
 
 
