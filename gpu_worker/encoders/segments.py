@@ -1,0 +1,63 @@
+"""Self-attention over packed rows, each segment on its own.
+
+Two ways to the same result. On CUDA in half precision the variable-length flash kernel takes the packed
+rows and the segments' offsets from device memory, so a captured graph can be replayed with other offsets.
+Elsewhere neighbouring segments of one length are stacked and go through one dense call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - torch's own habit
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Segments:
+    """How packed rows are cut: ``offsets`` int32 [segments + 1] on the device, ``lengths`` on the host."""
+
+    offsets: Tensor
+    lengths: tuple[int, ...]
+
+
+def offsets_of(lengths: tuple[int, ...], device: torch.device) -> Tensor:
+    """Start of each segment and the end of the last: int32 [segments + 1]."""
+    sums = torch.tensor((0, *lengths), dtype=torch.int64).cumsum(0)
+    return sums.to(device, torch.int32)
+
+
+@lru_cache(maxsize=512)
+def _runs(lengths: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """(count, length) of each run of equal lengths."""
+    return tuple((len(list(run)), length) for length, run in groupby(lengths))
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, segments: Segments) -> Tensor:
+    """[rows, heads, head_dim] each to [rows, heads * head_dim]."""
+    if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
+        return _attend_packed(query, key, value, segments).flatten(1)
+    result = torch.empty_like(query)
+    start = 0
+    for count, length in _runs(segments.lengths):
+        stop = start + count * length
+        q, k, v = (
+            packed[start:stop].view(count, length, *packed.shape[1:]).transpose(1, 2)
+            for packed in (query, key, value)
+        )
+        mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+        result[start:stop] = mixed.reshape(stop - start, *query.shape[1:])
+        start = stop
+    return result.flatten(1)
+
+
+def _attend_packed(query: Tensor, key: Tensor, value: Tensor, segments: Segments) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn  # only where its kernel exists
+
+    longest = max(segments.lengths)
+    mixed = varlen_attn(query, key, value, segments.offsets, segments.offsets, longest, longest)
+    assert isinstance(mixed, Tensor)  # a tuple only when auxiliary results are asked for
+    return mixed
