@@ -15,6 +15,12 @@ def script_text(name: str) -> str:
     return files("tasks").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
 
 
+def raise_for_first(results: list[Any]) -> None:
+    """Raise the error of a pipeline's first command; a bell that could not be rung costs half a second."""
+    if isinstance(results[0], Exception):
+        raise results[0]
+
+
 def ring(pipe: Any, lane: str) -> None:
     """Queue the commands that leave one token at the bell of ``lane``, on a redis-py pipeline.
 

@@ -16,10 +16,14 @@ from typing import Any
 
 from kombu import transport as kombu_transport
 from kombu.transport import redis as kombu_redis
+from redis.exceptions import ReadOnlyError
 
 from tasks.transport_channel import Channel
 
 SCHEMES = ("redis", "rediss")
+
+#: A wait that got no answer for so long after its own end is a dead connection, in seconds; kombu's is 25.
+HEALTH_CHECK_S = 3
 
 
 class Poller(kombu_redis.MultiChannelPoller):
@@ -44,8 +48,12 @@ class Transport(kombu_redis.Transport):
     #: How long an idle worker waits at its bells, in seconds. A push without a ring is seen so late at most.
     brpop_timeout = 0.5
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    #: A primary that became a replica: connect anew, and reach the one that took over.
+    connection_errors = (*kombu_redis.Transport.connection_errors, ReadOnlyError)
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        client.transport_options.setdefault("health_check_interval", HEALTH_CHECK_S)
+        super().__init__(client, **kwargs)
         self.cycle = Poller()
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:

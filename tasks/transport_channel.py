@@ -51,8 +51,8 @@ class Channel(QueueChannel):
     #: Called with each ``PoisonMessage``: a callable, or ``"package.module:name"``.
     poison_hook: PoisonHook | str = "tasks.unacked_poison:log_poison"
 
-    socket_timeout = 30.0
-    socket_connect_timeout = 5.0
+    socket_timeout = 5.0
+    socket_connect_timeout = 3.0
     socket_keepalive = True
 
     from_transport_options = (
@@ -93,7 +93,11 @@ class Channel(QueueChannel):
         if self._in_poll:
             self._in_poll.disconnect()
             self._in_poll = None
-        super().close()
+        try:
+            super().close()
+        finally:
+            if "session" in self.__dict__:
+                self.session.retire()
 
     @cached_property
     def session(self) -> UnackedSession:
@@ -190,7 +194,7 @@ class Channel(QueueChannel):
         self._turn += 1
         company = max(0, SUSPECT_COMPANY - len(suspects))
         haul = self.session.ledger.pop(lanes, limit=limit, company=company, take_solo=self._may_take_solo())
-        self._alone_since = (self._alone_since or time.monotonic()) if haul.blocked else None
+        self._alone_since = (self._alone_since or time.monotonic()) if haul.solitude else None
         return [(parcel, lanes[parcel.lane]) for parcel in haul.parcels]
 
     def _may_take_solo(self) -> bool:
@@ -199,7 +203,7 @@ class Channel(QueueChannel):
         return self._alone_since is not None and time.monotonic() - self._alone_since > SOLITUDE_PATIENCE_S
 
     def _payload(self, parcel: Parcel, lane: str) -> dict[str, Any] | None:
-        """The dictionary that kombu knows as a message; what is no message at all is dropped, and gives None."""
+        """What kombu knows as a message; None, and dropped, when it is no message at all."""
         try:
             payload = loads(parcel.raw.decode())
             payload["headers"]["epd_deliveries"] = parcel.deliveries

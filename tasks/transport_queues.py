@@ -8,7 +8,7 @@ from kombu.transport import redis as kombu_redis
 from kombu.utils.json import dumps
 
 from tasks import broker_keys
-from tasks.broker_scripts import ring
+from tasks.broker_scripts import raise_for_first, ring
 from tasks.transport_publish import RingingBatch
 
 
@@ -35,7 +35,7 @@ class QueueChannel(kombu_redis.Channel):
             for expiring in self.lanes_of(queue) if queue in self._expires else ():
                 pipe.pexpire(expiring, self._expires[queue])
             ring(pipe, lane)
-            pipe.execute()
+            raise_for_first(pipe.execute(raise_on_error=False))
 
     def _size(self, queue: str) -> int:
         with self.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:

@@ -14,7 +14,7 @@ from typing import Any
 import redis
 
 from tasks import broker_keys
-from tasks.broker_scripts import ring, script_text
+from tasks.broker_scripts import raise_for_first, ring, script_text
 from tasks.unacked_process import ProcessMark
 
 logger = logging.getLogger(__name__)
@@ -39,10 +39,15 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class Haul:
-    """Result of one pop. ``blocked``: messages wait that only a worker with less in hand may take."""
+    """Result of one pop.
+
+    ``blocked``: suspects wait that only a worker with fewer of them may take. ``solitude``: a message waits
+    that only a worker with nothing in hand may take.
+    """
 
     parcels: tuple[Parcel, ...]
     blocked: bool
+    solitude: bool
 
 
 class UnackedLedger:
@@ -57,6 +62,7 @@ class UnackedLedger:
         self.max_deliveries = max_deliveries
         self.descriptor = json.dumps({"name": name, "since": time.time(), **ProcessMark.own().as_dict()})
         self._pop = client.register_script(script_text("pop"))
+        self._beat = client.register_script(script_text("beat"))
         self._pending: list[int] = []
         self._pending_lock = threading.Lock()
         self._blocked_lane: str | None = None
@@ -71,7 +77,12 @@ class UnackedLedger:
         self._blocked_lane = lanes[0] if blocked else None
         fields = iter(flat)
         parcels = tuple(Parcel(*five) for five in zip(*[fields] * 5, strict=True))
-        return Haul(parcels, bool(blocked))
+        return Haul(parcels, blocked=blocked > 0, solitude=blocked == 2)
+
+    def beat(self, count: int) -> None:
+        """Sign the session on, and say that it lives. ``count`` differs each time."""
+        keys = [broker_keys.beat(self.session), broker_keys.SESSIONS]
+        self._call(self._beat, keys, [count, broker_keys.BEAT_TTL_S, self.session, self.descriptor])
 
     def ack(self, receipt: int) -> bool:
         """Note a message as done; ``flush`` tells the server. True for the first one noted since a flush."""
@@ -114,7 +125,7 @@ class UnackedLedger:
             pipe.hdel(broker_keys.unacked(self.session), *receipts)
             if lane is not None:
                 ring(pipe, lane)
-            pipe.execute()
+            raise_for_first(pipe.execute(raise_on_error=False))
 
     @staticmethod
     def _call(script: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:

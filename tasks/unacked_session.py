@@ -48,7 +48,7 @@ class UnackedSession:
 
     def start(self) -> None:
         """Sign on and start both threads. Raises ``redis.RedisError`` when the server does not answer."""
-        self._beat(0)
+        self.ledger.beat(0)
         for work, role in ((self._heart, "heart"), (self._warden, "warden")):
             threading.Thread(target=work, name=f"epd-{role}-{self.ledger.session}", daemon=True).start()
 
@@ -57,24 +57,18 @@ class UnackedSession:
 
         While the server does not answer the warden keeps trying, and the heart keeps beating.
         """
-        self._retiring.set()
-        self._settled.wait(SETTLE_WAIT_S)
+        if not self._retiring.is_set():
+            self._retiring.set()
+            self._settled.wait(SETTLE_WAIT_S)
 
     def _heart(self) -> None:
         count = 0
         while not self._settled.wait(PERIOD_S):
             count += 1
             try:
-                self._beat(count)
+                self.ledger.beat(count)
             except redis.RedisError as error:
                 logger.warning("heartbeat of %s failed: %s", self.ledger.session, error)
-
-    def _beat(self, count: int) -> None:
-        ledger = self.ledger
-        with ledger.client.pipeline(transaction=False) as pipe:
-            pipe.set(broker_keys.beat(ledger.session), f"{id(self)}.{count}", ex=broker_keys.BEAT_TTL_S)
-            pipe.hsetnx(broker_keys.SESSIONS, ledger.session, ledger.descriptor)
-            pipe.execute()
 
     def _warden(self) -> None:
         while not self._retiring.is_set():

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Hands unacked messages of a session back to the head of their lanes, in their old order.
 -- After a crash each one's delivery count rises: the first time it goes to `again` (small company), the last
 -- time allowed to `solo` (alone in its worker), and then to the poison list instead of to a worker.

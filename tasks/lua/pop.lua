@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Takes up to n messages off the lanes, in the order given, and records them as unacked, all in one step:
 -- a worker that dies at any moment has a message either in its lane or in its unacked hash.
 --
@@ -9,7 +10,9 @@
 -- ARGV[4] session id        ARGV[5] its descriptor, kept so that any worker finds it when it is dead
 -- ARGV[6] bell_ttl          seconds
 -- Returns {blocked, then for each message: lane (from 0), receipt, deliveries, redelivered (0 or 1), raw}.
--- blocked = 1: something waits that this worker may not take before it has acked what it holds.
+-- blocked = 1: suspects wait that this worker may not take before it has acked some; 2: a message waits that
+-- has to be alone, so the worker gets nothing until it has acked all.
+-- allow-oom: a full broker is emptied by its workers, so they are never refused.
 local n, company, take_solo = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local lanes = (#KEYS - 3) / 4
 local reply = {0}
@@ -42,7 +45,7 @@ redis.call('HSETNX', KEYS[2], ARGV[4], ARGV[5])
 for lane = 1, lanes do
   local solo = KEYS[4 * lane + 2]
   if redis.call('EXISTS', solo) == 1 then
-    if take_solo == 0 then return {1} end
+    if take_solo == 0 then return {2} end
     local deliveries, raw = string.match(redis.call('RPOP', solo), '^(%d+)\n(.*)$')
     record(lane, deliveries, 1, raw)
     hang_bells()
