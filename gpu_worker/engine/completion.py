@@ -5,14 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from epd.contracts.timings import FORWARD, PREPROCESS, STAGE
 from gpu_worker.engine.device import Device
 from gpu_worker.engine.forward import Rows
 from gpu_worker.engine.slot import Encoded, Settled
-
-#: Names of the engine's own stages, in seconds each.
-STAGE = "stage"
-PREPROCESS = "preprocess"
-FORWARD = "forward"
 
 
 def settle_rows(rows: Rows, device: Device) -> list[Settled]:

@@ -1,0 +1,159 @@
+"""The end of encode messages: files, index, flights, states and notices. Knows the store, not Celery.
+
+The order is what makes a kill at any point harmless: the file first, then index entry, flight and parts in
+one round trip. Only then may a message be acked, and its blob be freed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from epd.contracts.card import EncoderCard
+from epd.contracts.errors import BlobMissing, EncoderNotReady, EpdError, Internal, StoreUnavailable
+from epd.contracts.messages import EncodeMessage
+from epd.contracts.timings import ENCODE_QUEUE, WRITE
+from epd.store.base import Completed
+from epd.store.embedding_file import header_of
+from gpu_worker.engine.slot import Dropped, DropReason, Encoded, Failed, Outcome
+from gpu_worker.entry import entry_of
+from gpu_worker.patience import Patience
+from gpu_worker.ticket import Ticket
+from gpu_worker.verdict import Fate, Verdict
+from tasks.flow.claims import fail_flight, withdraw
+from tasks.flow.context import Context
+from tasks.flow.parts import expire_item
+from tasks.flow.refetch import send_back
+
+_log = logging.getLogger(__name__)
+
+#: Failures that a fresh fetch of the item mends.
+_REFETCHED = (BlobMissing, EncoderNotReady)
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """An embedding whose file is there: what to index, and what to tell once that is done."""
+
+    completed: Completed
+    verdict: Verdict
+
+
+class Reply:
+    """Settles outcomes with the store. One thread calls ``settle``; any thread may call ``free_blobs``."""
+
+    def __init__(self, context: Context, cards: Mapping[str, EncoderCard], patience: Patience) -> None:
+        self._context = context
+        self._cards = dict(cards)
+        self._patience = patience
+
+    def settle(self, batch: Sequence[tuple[Ticket, Outcome]]) -> list[Verdict]:
+        """Make every outcome known; returns a verdict for each ticket.
+
+        While the store is down this waits, up to the latest deadline of the batch. Tickets that could not
+        be settled before the worker stops have no verdict: their messages stay unacked.
+        """
+        written = [(ticket, self._written(ticket, outcome)) for ticket, outcome in batch]
+        done = [(ticket, result) for ticket, result in written if isinstance(result, _Done)]
+        verdicts = self._complete(done) if done else []
+        for ticket, result in written:
+            if not isinstance(result, _Done):
+                verdicts += self._end(ticket, result)
+        return verdicts
+
+    def free_blobs(self, messages: Sequence[EncodeMessage]) -> None:
+        """Remove the raw blobs of messages that were acked. What fails here is swept by age."""
+        for message in messages:
+            try:
+                self._context.store.blobs.free(message.raw.blob)
+            except (EpdError, OSError) as error:
+                _log.warning("blob %s was not freed: %s", message.raw.blob.name, error)
+
+    def _written(self, ticket: Ticket, outcome: Outcome) -> _Done | Failed | Dropped:
+        """Publish the file of one embedding; a fault of its writing is the item's own."""
+        if not isinstance(outcome, Encoded):
+            return outcome
+        started = time.perf_counter()
+        try:
+            card = self._cards[ticket.message.wanted.encoder]
+            entry = entry_of(ticket.message, card, outcome)
+            header = header_of(entry.metadata)
+            self._context.store.embeddings.publish_file(entry.ref, outcome.rows, header)
+        except EpdError as error:
+            return Failed(error)
+        except Exception as error:
+            _log.exception("embedding %s could not be written", ticket.message.wanted.key)
+            return Failed(Internal(f"writing failed: {type(error).__name__}"))
+        timings = _timings(ticket, outcome, time.perf_counter() - started)
+        completed = Completed(entry, ticket.message.job_id, ticket.part, timings)
+        return _Done(completed, _encoded_verdict(ticket, outcome, timings))
+
+    def _complete(self, done: Sequence[tuple[Ticket, _Done]]) -> list[Verdict]:
+        """Index all in one round trip; no answer is told as such once the latest deadline is over."""
+        completed = [result.completed for _, result in done]
+        until = max(ticket.message.deadline for ticket, _ in done)
+        try:
+            through = self._patience.insist(lambda: self._context.store.flights.complete(completed), until)
+        except Exception as error:
+            _log.exception("%d embeddings could not be indexed", len(done))
+            failed = Failed(Internal(f"indexing failed: {type(error).__name__}"))
+            return [verdict for ticket, _ in done for verdict in self._end(ticket, failed)]
+        if through:
+            return [result.verdict for _, result in done]
+        return [verdict for ticket, _ in done for verdict in self._given_up(ticket)]
+
+    def _end(self, ticket: Ticket, outcome: Failed | Dropped) -> list[Verdict]:
+        """End a ticket that gave no rows."""
+        verdicts: list[Verdict] = []
+        try:
+            self._patience.insist(
+                lambda: verdicts.append(self._end_once(ticket, outcome)), ticket.message.deadline
+            )
+        except Exception as error:
+            _log.exception("job %s: an outcome could not be told", ticket.message.job_id)
+            return [Verdict(ticket.id, Fate.FAILED, error=Internal(type(error).__name__))]
+        return verdicts or self._given_up(ticket)
+
+    def _given_up(self, ticket: Ticket) -> list[Verdict]:
+        """Nothing when the worker stops, so that another one gets the message; else nobody waits any more."""
+        if self._patience.ended:
+            return []
+        return [Verdict(ticket.id, Fate.FAILED, error=StoreUnavailable("no answer up to the deadline"))]
+
+    def _end_once(self, ticket: Ticket, outcome: Failed | Dropped) -> Verdict:
+        if isinstance(outcome, Failed):
+            return self._fail(ticket, outcome.error)
+        message = ticket.message
+        fate = Fate.CANCELLED
+        if outcome.reason is DropReason.EXPIRED:
+            fate = Fate.EXPIRED
+            expire_item(self._context, message, message.item)
+        withdraw(self._context, message, message.item, [message.wanted])
+        return Verdict(ticket.id, fate, {"fate": fate.value})
+
+    def _fail(self, ticket: Ticket, error: EpdError) -> Verdict:
+        message = ticket.message
+        if isinstance(error, _REFETCHED) and send_back(self._context, message, message.item, error):
+            if isinstance(error, EncoderNotReady):  # the fetch will ask for another key
+                withdraw(self._context, message, message.item, [message.wanted])
+            return Verdict(ticket.id, Fate.REFETCHED, {"fate": Fate.REFETCHED.value, "reason": error.code})
+        fail_flight(self._context, message, message.item, message.wanted, error)
+        return Verdict(ticket.id, Fate.FAILED, error=error)
+
+
+def _timings(ticket: Ticket, encoded: Encoded, written: float) -> dict[str, float]:
+    queued = max(0.0, ticket.begun_at - ticket.message.enqueued_at)
+    return {**ticket.message.timings, ENCODE_QUEUE: queued, **encoded.timings, WRITE: written}
+
+
+def _encoded_verdict(ticket: Ticket, encoded: Encoded, timings: Mapping[str, float]) -> Verdict:
+    summary: dict[str, str | int | float] = {
+        "key": ticket.message.wanted.key,
+        "encoder": ticket.message.wanted.encoder,
+        "tokens": encoded.plan.tokens,
+        "batch": encoded.batch_size,
+    }
+    summary |= {f"{name}_s": round(seconds, 6) for name, seconds in timings.items()}
+    return Verdict(ticket.id, Fate.ENCODED, summary)
