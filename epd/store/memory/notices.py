@@ -1,11 +1,12 @@
-"""Notices in one process: a bounded queue a watcher, kept also while nobody listens."""
+"""Notices in one process: a bounded queue a watcher, which starts with its first ``listen``."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 
 from epd.contracts.job import Notice
-from epd.store.memory.state import MemoryState
+from epd.store.memory.state import MAX_NOTICES, MemoryState
 
 
 class MemoryNotices:
@@ -19,7 +20,7 @@ class MemoryNotices:
         """Notices that are there, or the first that come within ``timeout`` seconds."""
         end = time.monotonic() + timeout
         with self._state.lock:
-            queue = self._state.notices[watcher]
+            queue = self._state.notices.setdefault(watcher, deque(maxlen=MAX_NOTICES))
             while not queue:
                 left = end - time.monotonic()
                 if left <= 0 or not self._state.published.wait(left):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 from epd.contracts.job import JobRecord, Notice, PartRecord, State
 
-#: Notices kept for a watcher that does not listen; older ones are dropped.
+#: Notices kept for a watcher between two calls of ``listen``; older ones are dropped.
 MAX_NOTICES = 10_000
 
 
@@ -54,7 +54,7 @@ class MemoryState:
         self.jobs: dict[str, JobState] = {}
         self.entries: OrderedDict[str, IndexEntry] = OrderedDict()
         self.flights: dict[str, Flight] = {}
-        self.notices: defaultdict[str, deque[Notice]] = defaultdict(lambda: deque(maxlen=MAX_NOTICES))
+        self.notices: dict[str, deque[Notice]] = {}
 
     def job(self, job_id: str) -> JobState | None:
         """A job that is not forgotten yet; forgotten ones are dropped."""
@@ -65,7 +65,8 @@ class MemoryState:
         return job
 
     def publish(self, job: JobState, notice: Notice) -> None:
-        """Give a notice to every watcher of a job."""
+        """Give a notice to every watcher of a job that listens already; to the others it is lost."""
         for watcher in job.watchers:
-            self.notices[watcher].append(notice)
+            if watcher in self.notices:
+                self.notices[watcher].append(notice)
         self.published.notify_all()

@@ -1,0 +1,1 @@
+"""Metrics, traces, logs and heartbeats: what a process tells of itself."""

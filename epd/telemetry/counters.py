@@ -1,0 +1,76 @@
+"""What workers count. Totals since a worker's start; they travel in its heartbeat, the API shows them.
+
+A counter may be kept an encoder: its key is then ``name/encoder``.
+"""
+
+from __future__ import annotations
+
+import threading
+from enum import StrEnum
+
+
+class Count(StrEnum):
+    """Every counter, once. The unit is the last word of the name where it is not a plain number.
+
+    The value is the key in ``Heartbeat.counters``; ``metrics`` gives each its help text.
+    """
+
+    FETCH_ITEMS = "fetch_items"
+    FETCH_FAILURES = "fetch_failures"
+    FETCH_BYTES = "fetch_bytes"
+    FETCH_SECONDS = "fetch_seconds"
+    CACHE_HITS = "cache_hits"
+    CACHE_MISSES = "cache_misses"
+    FLIGHTS_JOINED = "flights_joined"
+    DECODE_ITEMS = "decode_items"
+    DECODE_FAILURES = "decode_failures"
+    DECODE_SECONDS = "decode_seconds"
+    ENCODE_ITEMS = "encode_items"
+    ENCODE_FAILURES = "encode_failures"
+    ENCODE_BATCHES = "encode_batches"
+    ENCODE_TOKENS = "encode_tokens"
+    ENCODE_SECONDS = "encode_seconds"
+    ENCODE_BATCH_PEAK = "encode_batch_peak"
+    REAPED_MESSAGES = "reaped_messages"
+    SWEPT_FILES = "swept_files"
+    RETRIED_ITEMS = "retried_items"
+
+
+_SEPARATOR = "/"
+
+
+def counter_key(name: Count, encoder: str | None = None) -> str:
+    """The key of a counter in a heartbeat."""
+    return name.value if encoder is None else f"{name.value}{_SEPARATOR}{encoder}"
+
+
+def split_counter_key(key: str) -> tuple[str, str]:
+    """Name and encoder (empty where it has none) of a key."""
+    name, _, encoder = key.partition(_SEPARATOR)
+    return name, encoder
+
+
+class Counters:
+    """Thread-safe totals of one worker."""
+
+    def __init__(self) -> None:
+        """All at zero."""
+        self._lock = threading.Lock()
+        self._values: dict[str, float] = {}
+
+    def add(self, name: Count, value: float = 1.0, *, encoder: str | None = None) -> None:
+        """Add to a counter."""
+        key = counter_key(name, encoder)
+        with self._lock:
+            self._values[key] = self._values.get(key, 0.0) + value
+
+    def peak(self, name: Count, value: float, *, encoder: str | None = None) -> None:
+        """Keep the highest value seen."""
+        key = counter_key(name, encoder)
+        with self._lock:
+            self._values[key] = max(self._values.get(key, value), value)
+
+    def snapshot(self) -> dict[str, float]:
+        """All values, for a heartbeat."""
+        with self._lock:
+            return dict(self._values)

@@ -1,0 +1,92 @@
+"""Every metric name, once, with help, unit and labels.
+
+name                              type       labels                  what
+epd_http_requests_total           counter    method, route, status   requests answered
+epd_http_request_seconds          histogram  method, route           time to answer
+epd_items_total                   counter    type, result            items answered: cached, done, failed ...
+epd_jobs_total                    counter    state                   jobs that ended in a state
+epd_waiting_requests              gauge                              requests that wait for their job
+epd_store_up                      gauge                              1 when the store answers
+epd_embedding_cache_entries       gauge                              entries in the index
+epd_embedding_cache_bytes         gauge                              bytes of them
+epd_embedding_cache_limit_bytes   gauge                              their limit
+epd_blob_bytes                    gauge                              bytes in the blob directory
+epd_queue_messages                gauge      queue                   messages that wait for a worker
+epd_worker_ready                  gauge      worker, kind, host      1 when ready, 0 when still loading
+epd_worker_{counter}              see below  worker, kind, encoder   what ``Count`` names
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from epd.telemetry.counters import Count
+
+#: Seconds. From a cached answer to the longest wait of a request.
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+STORE_UP = "epd_store_up"
+CACHE_ENTRIES = "epd_embedding_cache_entries"
+CACHE_BYTES = "epd_embedding_cache_bytes"
+CACHE_LIMIT_BYTES = "epd_embedding_cache_limit_bytes"
+BLOB_BYTES = "epd_blob_bytes"
+QUEUE_MESSAGES = "epd_queue_messages"
+WORKER_READY = "epd_worker_ready"
+WORKER_PREFIX = "epd_worker_"
+
+#: Counters that may go down: they are shown as gauges.
+PEAKS = frozenset({Count.ENCODE_BATCH_PEAK})
+
+COUNT_HELP = {
+    Count.FETCH_ITEMS: "Items fetched.",
+    Count.FETCH_FAILURES: "Items whose fetch failed.",
+    Count.FETCH_BYTES: "Bytes downloaded.",
+    Count.FETCH_SECONDS: "Seconds spent downloading, over all threads.",
+    Count.CACHE_HITS: "Wanted embeddings that were there.",
+    Count.CACHE_MISSES: "Wanted embeddings that were not.",
+    Count.FLIGHTS_JOINED: "Wanted embeddings that another encode already made.",
+    Count.DECODE_ITEMS: "Items decoded.",
+    Count.DECODE_FAILURES: "Items whose decoding failed.",
+    Count.DECODE_SECONDS: "Seconds spent decoding, over all processes.",
+    Count.ENCODE_ITEMS: "Parts encoded.",
+    Count.ENCODE_FAILURES: "Parts whose encoding failed.",
+    Count.ENCODE_BATCHES: "Batches encoded.",
+    Count.ENCODE_TOKENS: "Rows of embeddings made.",
+    Count.ENCODE_SECONDS: "Seconds in which the device encoded.",
+    Count.ENCODE_BATCH_PEAK: "Parts in the largest batch so far.",
+    Count.REAPED_MESSAGES: "Messages published anew for flights whose lease was over.",
+    Count.SWEPT_FILES: "Files that nobody used any more.",
+    Count.RETRIED_ITEMS: "Items sent back to fetch because their bytes were gone.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ApiMetrics:
+    """What one API process counts by itself."""
+
+    requests: Counter
+    request_seconds: Histogram
+    items: Counter
+    jobs: Counter
+    waiting: Gauge
+
+
+def api_metrics(registry: CollectorRegistry) -> ApiMetrics:
+    """Make the API's own metrics in a registry; once a registry."""
+    return ApiMetrics(
+        requests=Counter(
+            "epd_http_requests_total", "Requests answered.", ["method", "route", "status"], registry=registry
+        ),
+        request_seconds=Histogram(
+            "epd_http_request_seconds",
+            "Seconds to answer a request.",
+            ["method", "route"],
+            buckets=_BUCKETS,
+            registry=registry,
+        ),
+        items=Counter("epd_items_total", "Items answered.", ["type", "result"], registry=registry),
+        jobs=Counter("epd_jobs_total", "Jobs that ended in a state.", ["state"], registry=registry),
+        waiting=Gauge("epd_waiting_requests", "Requests that wait for their job.", registry=registry),
+    )

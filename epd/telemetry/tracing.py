@@ -1,0 +1,52 @@
+"""Trace context across processes: W3C ``traceparent`` in a plain dict, as messages carry it.
+
+Without an OpenTelemetry SDK in the process nothing is recorded, but a caller's context is still passed on.
+Source: W3C Trace Context, https://www.w3.org/TR/trace-context/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from opentelemetry import trace
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+_TRACER = "epd"
+_FIELDS = ("traceparent", "tracestate")
+
+Attribute = str | int | float | bool
+
+_propagator = TraceContextTextMapPropagator()
+
+
+@contextmanager
+def span(
+    name: str, carrier: Mapping[str, str] | None = None, **attributes: Attribute
+) -> Iterator[dict[str, str]]:
+    """Run a block as a span below the carrier's; yields the carrier for what the block sends on.
+
+    Args:
+        name: The span's name, ``epd.<stage>``.
+        carrier: A message's ``trace``, or request headers with keys in lower case; others are ignored.
+        attributes: What the span is about; never media bytes or URLs with credentials.
+    """
+    context = _propagator.extract(dict(carrier or {}))
+    tracer = trace.get_tracer(_TRACER)
+    with tracer.start_as_current_span(name, context=context, attributes=attributes):
+        yield inject()
+
+
+def inject() -> dict[str, str]:
+    """The current trace context, for a message; empty where there is none."""
+    carrier: dict[str, str] = {}
+    _propagator.inject(carrier)
+    return carrier
+
+
+def carrier_of(headers: Mapping[str, str]) -> dict[str, str]:
+    """The trace fields of request headers in any case, checked; empty where there is none or it is bad."""
+    lower = {name.lower(): value for name, value in headers.items()}
+    carrier = {name: lower[name] for name in _FIELDS if name in lower}
+    context = trace.get_current_span(_propagator.extract(carrier)).get_span_context()
+    return carrier if context.is_valid else {}
