@@ -1,0 +1,92 @@
+"""The demo's table, samples, photo server and its look for leftovers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+
+import httpx
+import pytest
+from rich.console import Console
+
+from demo.leftovers import Traces, shm_names
+from demo.photo_server import served_photo
+from demo.samples import MEDIA, demo_samples, reference_texts
+from demo.table import job_table
+from epd.contracts.answers import EmbeddingAnswer, ItemAnswer, JobAnswer, PartAnswer, Usage
+from epd.contracts.job import ErrorInfo, State
+from epd.contracts.media import Modality
+
+KEY = "a" * 64
+
+
+def _embedding(tokens: int) -> EmbeddingAnswer:
+    return EmbeddingAnswer(
+        key=KEY, shape=(tokens, 384), dtype="float32", nbytes=1, url=f"/v1/embeddings/{KEY}"
+    )
+
+
+def _text(job: JobAnswer) -> str:
+    console = Console(file=StringIO(), width=160)
+    console.print(job_table(job, title="t"))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_table_shows_items_tracks_and_failures() -> None:
+    track = PartAnswer(type=Modality.AUDIO, state=State.DONE, cached=True, embedding=_embedding(1500))
+    video = ItemAnswer(
+        index=0,
+        id="clip",
+        type=Modality.VIDEO,
+        state=State.DONE,
+        embedding=_embedding(2056),
+        tracks=(track,),
+        timings={"encode": 0.25, "fetch": 0.001, "zzz": 1.0},
+    )
+    error = ErrorInfo(code="corrupt_media", message="m", retryable=False)
+    broken = ItemAnswer(index=1, type=Modality.IMAGE, state=State.FAILED, error=error)
+    job = JobAnswer(job_id="j", model="m", state=State.PARTIAL, items=(video, broken), usage=Usage())
+    rows = _text(job).splitlines()
+    header, clip, sound, failed = (
+        next(r for r in rows if word in r) for word in ("fetch ms", "clip ", "track", "#1")
+    )
+    assert header.index("fetch ms") < header.index("encode ms") < header.index("zzz ms")
+    assert "2056 x 384" in clip
+    assert " 250 " in clip
+    assert "yes" in sound
+    assert "corrupt_media" in failed
+
+
+def test_samples_exist_and_have_their_words() -> None:
+    samples = demo_samples("http://127.0.0.1:1")
+    assert [s.type for s in samples].count("image") >= 5
+    assert all(Path(s.source).is_file() for s in samples if not s.source.startswith("http"))
+    assert samples[-1].as_item().keys() == {"id", "type", "path"}
+    assert set(reference_texts()) == {"launch.mp4", "speech.ogg"}
+    assert sum(path.stat().st_size for path in MEDIA.iterdir()) < 2_000_000
+
+
+def test_the_photo_server_serves_one_photo_and_revalidates() -> None:
+    photo = MEDIA / "cat.jpg"
+    with served_photo(photo) as url, httpx.Client(trust_env=False) as http:
+        answer = http.get(f"{url}/cat.jpg")
+        assert answer.content == photo.read_bytes()
+        assert (
+            http.get(f"{url}/cat.jpg", headers={"If-None-Match": answer.headers["ETag"]}).status_code == 304
+        )
+        assert http.get(f"{url}/other.jpg").status_code == 404
+    with httpx.Client(trust_env=False) as http, pytest.raises(httpx.ConnectError):
+        http.get(f"{url}/cat.jpg")
+
+
+def test_a_process_of_the_stack_is_found_until_it_ends() -> None:
+    traces = Traces({"EPD_BLOB_DIR": "/nowhere/demo-test"}, before=shm_names())
+    command = [sys.executable, "-c", "input()"]
+    child = subprocess.Popen(command, env={"EPD_BLOB_DIR": "/nowhere/demo-test"}, stdin=subprocess.PIPE)
+    try:
+        assert [text for text in traces.left(within=0) if f"process {child.pid} " in text]
+    finally:
+        child.communicate(b"\n", timeout=20)
+    assert [text for text in traces.left(within=5) if "process" in text] == []
