@@ -23,7 +23,12 @@ broker_connection_retry_on_startup = True
 broker_connection_max_retries = None
 broker_pool_limit = 8
 #: Kombu's Redis serves the lower number first; every step is a list of its own.
-broker_transport_options = {"priority_steps": [0, 5], "queue_order_strategy": "priority"}
+broker_transport_options = {
+    "priority_steps": [0, 5],
+    "queue_order_strategy": "priority",
+    "max_deliveries": _settings.max_deliveries,
+    "poison_hook": "tasks.poison:on_poison",
+}
 
 # queues: name, exchange and routing key are one, or a message would reach every queue of the default exchange
 task_queues = [Queue(name, Exchange(name), routing_key=name) for name in ("fetch", "decode", "encode")]
@@ -61,7 +66,7 @@ task_send_sent_event = True
 task_track_started = True
 
 # workers
-imports = ("tasks.fetch", "tasks.decode", "tasks.encode")
+imports = ("tasks.fetch", "tasks.decode", "tasks.encode", "tasks.worker_lifecycle")
 worker_prefetch_multiplier = 2
 worker_cancel_long_running_tasks_on_connection_loss = False
 worker_hijack_root_logger = True

@@ -8,14 +8,11 @@ loaded by them.
 from __future__ import annotations
 
 from celery import Celery
-from kombu.transport import TRANSPORT_ALIASES
 
 from tasks.queues import connect_queue_rules
+from tasks.transport import register
 
-#: Our transport under the ordinary schemes, so that every ``redis://`` URL is served without message loss.
-TRANSPORT = "tasks.transport:Transport"
-TRANSPORT_ALIASES.update({"redis": TRANSPORT, "rediss": TRANSPORT})
-
+register()
 app = Celery("epd")
 app.config_from_object("celeryconfig")
 connect_queue_rules()

@@ -29,29 +29,32 @@ PRIORITIES = {Priority.INTERACTIVE: 0, Priority.BULK: 5}
 #: expired; after that nobody asks for the item, and Celery drops the message.
 EXPIRY_GRACE = 60.0
 
+#: The header that tells when a message was published, in Unix seconds.
+ENQUEUED_AT = "epd_enqueued_at"
+
 #: Seconds that a call waits for a free producer of the pool.
 _ACQUIRE_TIMEOUT = 5.0
 
 _TROUBLE = (OperationalError, BatchPublishError, RedisError, OSError)
 
 
-def publish_fetch(messages: Sequence[FetchMessage]) -> None:
-    """Put chunks on the ``fetch`` queue.
+def publish_fetch(messages: Sequence[FetchMessage], *, countdown: float = 0.0) -> None:
+    """Put chunks on the ``fetch`` queue; with a countdown they start that many seconds later.
 
     Raises:
         StoreUnavailable: the broker did not take them; some may have been taken, which is harmless.
     """
-    _publish(FETCH, messages)
+    _publish(FETCH, messages, countdown)
 
 
-def publish_decode(messages: Sequence[DecodeMessage]) -> None:
+def publish_decode(messages: Sequence[DecodeMessage], *, countdown: float = 0.0) -> None:
     """Put items on the ``decode`` queue; raises like ``publish_fetch``."""
-    _publish(DECODE, messages)
+    _publish(DECODE, messages, countdown)
 
 
-def publish_encode(messages: Sequence[EncodeMessage]) -> None:
+def publish_encode(messages: Sequence[EncodeMessage], *, countdown: float = 0.0) -> None:
     """Put parts on the ``encode`` queue; raises like ``publish_fetch``."""
-    _publish(ENCODE, messages)
+    _publish(ENCODE, messages, countdown)
 
 
 def task_id(stage: str, message: Envelope) -> str:
@@ -66,17 +69,17 @@ def task_id(stage: str, message: Envelope) -> str:
 
 
 def task_options(stage: str, message: Envelope, now: float) -> dict[str, Any]:
-    """What a message's task is sent with: id, priority, lifetime and trace headers."""
+    """What a message's task is sent with: id, priority, lifetime and headers."""
     return {
         "task_id": task_id(stage, message),
         "root_id": message.job_id,
         "priority": PRIORITIES[message.priority],
         "expires": max(1.0, message.deadline - now + EXPIRY_GRACE),
-        "headers": dict(message.trace),
+        "headers": {**message.trace, ENQUEUED_AT: now},
     }
 
 
-def _publish(stage: str, messages: Sequence[Envelope]) -> None:
+def _publish(stage: str, messages: Sequence[Envelope], countdown: float = 0.0) -> None:
     if not messages:
         return
     policy = app.conf.task_publish_retry_policy
@@ -84,7 +87,7 @@ def _publish(stage: str, messages: Sequence[Envelope]) -> None:
         retry_over_time(
             _send,
             _TROUBLE,
-            args=(stage, messages),
+            args=(stage, messages, countdown),
             max_retries=policy["max_retries"],
             interval_start=policy["interval_start"],
             interval_step=policy["interval_step"],
@@ -94,13 +97,14 @@ def _publish(stage: str, messages: Sequence[Envelope]) -> None:
         raise StoreUnavailable(f"the broker did not take {len(messages)} {stage} messages") from error
 
 
-def _send(stage: str, messages: Sequence[Envelope]) -> None:
+def _send(stage: str, messages: Sequence[Envelope], countdown: float) -> None:
     now = time.time()
     with app.producer_pool.acquire(block=True, timeout=_ACQUIRE_TIMEOUT) as producer, producer.batch():
         for message in messages:
             app.send_task(
                 f"epd.{stage}",
                 args=(message.to_document(),),
+                countdown=countdown or None,
                 producer=producer,
                 retry=False,
                 ignore_result=True,

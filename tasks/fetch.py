@@ -1,0 +1,27 @@
+"""The task ``epd.fetch``: one chunk of items of a job. Needs the network, parses no media.
+
+What it runs is imported on its first run: every process that knows the task's name would else load it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from epd.contracts.errors import StoreUnavailable
+from epd.contracts.messages import FetchMessage
+from tasks.celery import app
+
+
+@app.task(name="epd.fetch", Request="tasks.requests:CountedRequest")
+def fetch(document: dict[str, Any]) -> dict[str, float]:
+    """Fetch a chunk; returns what is to be counted."""
+    from tasks.flow.fetch_chunk import fetch_chunk
+    from tasks.process import download_executor, process_context
+    from tasks.redo import redo_later
+
+    message = FetchMessage.model_validate(document)
+    context = process_context()
+    try:
+        return fetch_chunk(context, message, download_executor())
+    except StoreUnavailable as trouble:
+        return redo_later(lambda pause: context.publisher.fetch([message], countdown=pause), trouble)

@@ -1,0 +1,1 @@
+"""The flow of one item through fetch and decode, over the store's protocols; knows no Celery."""

@@ -1,0 +1,43 @@
+"""Sending one item back to ``fetch``, because a blob or the encoder that its message names is gone."""
+
+from __future__ import annotations
+
+from epd.contracts.errors import EpdError
+from epd.contracts.job import PartId
+from epd.contracts.media import Item
+from epd.contracts.messages import MAX_ATTEMPTS, Envelope, FetchMessage
+from epd.store.base import Waiter
+from tasks.flow.context import Context
+
+
+def fetch_message(message: Envelope, item: Item, *, now: float, attempt: int | None = None) -> FetchMessage:
+    """The fetch message of one item, with the job, deadline and trace of another message."""
+    return FetchMessage(
+        job_id=message.job_id,
+        model=message.model,
+        priority=message.priority,
+        deadline=message.deadline,
+        enqueued_at=now,
+        attempt=message.attempt if attempt is None else attempt,
+        trace=message.trace,
+        items=(item,),
+    )
+
+
+def waiter_of(message: Envelope, item: Item, part: PartId) -> Waiter:
+    """Who waits for a flight on behalf of a message's item."""
+    restart = fetch_message(message, item, now=message.enqueued_at)
+    return Waiter(job_id=message.job_id, part=part, message=restart.to_json())
+
+
+def send_back(context: Context, message: Envelope, item: Item, error: EpdError) -> bool:
+    """Fetch an item again. False: it was tried ``MAX_ATTEMPTS`` times, so the caller fails it with ``error``.
+
+    Raises:
+        StoreUnavailable: the broker did not take it.
+    """
+    if message.attempt >= MAX_ATTEMPTS:
+        return False
+    again = fetch_message(message, item, now=context.clock(), attempt=message.attempt + 1)
+    context.publisher.fetch([again])
+    return True

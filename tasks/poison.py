@@ -1,0 +1,61 @@
+"""The transport's poison hook: what killed its workers too often fails here, instead of being run again."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from pydantic import ValidationError
+
+from epd.contracts.errors import WorkerCrashed
+from epd.contracts.messages import DecodeMessage, EncodeMessage, FetchMessage
+from tasks.flow.claims import fail_flight
+from tasks.flow.context import Context
+from tasks.flow.parts import fail_item
+from tasks.process import process_context
+from tasks.unacked_poison import PoisonMessage
+
+logger = logging.getLogger(__name__)
+
+
+def on_poison(message: PoisonMessage) -> None:
+    """Fail the items of a message with ``worker_crashed``. Doing so twice changes nothing.
+
+    Raises:
+        StoreUnavailable: the transport keeps the message and calls again.
+    """
+    logger.error(
+        "task %s[%s] killed its worker %s times; its items fail",
+        message.task,
+        message.task_id,
+        message.deliveries,
+    )
+    try:
+        args, _ = message.arguments()
+        fail_document(process_context(), message.task, args[0], message.deliveries)
+    except (ValidationError, ValueError, IndexError):
+        logger.exception("poison message without a readable body; its items end with their deadline")
+
+
+def fail_document(context: Context, task: str, document: dict[str, Any], deliveries: int) -> None:
+    """Fail what a task's document is for, for everybody who waits for it.
+
+    Raises:
+        ValidationError: the document is not one of ours.
+    """
+    error = WorkerCrashed(f"the item ended its worker {deliveries} times")
+    match task:
+        case "epd.fetch":
+            chunk = FetchMessage.model_validate(document)
+            for item in chunk.items:
+                fail_item(context, chunk, item, error)
+        case "epd.decode":
+            decode = DecodeMessage.model_validate(document)
+            for wanted in (decode.main, decode.audio):
+                if wanted is not None:
+                    fail_flight(context, decode, decode.item, wanted, error)
+            context.store.blobs.free(decode.blob)
+        case "epd.encode":
+            encode = EncodeMessage.model_validate(document)
+            fail_flight(context, encode, encode.item, encode.wanted, error)
+            context.store.blobs.free(encode.raw.blob)

@@ -1,0 +1,85 @@
+"""What a CPU worker does beside its tasks: beat for each queue that it consumes, and reap in fetch workers.
+
+All of it runs in the main process, started when the worker is ready and ended when it shuts down. Celery
+loads this module in every worker (``imports``); in the GPU worker and in Flower it does nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from celery.signals import worker_init, worker_ready, worker_shutdown
+
+from epd.store.base import Heartbeat
+from epd.telemetry.heartbeat import HeartbeatThread
+from tasks.flow.context import Context
+from tasks.process import process_context
+from tasks.queues import DECODE, FETCH, consumed_kinds
+from tasks.worker_counters import TOTALS
+from tasks.worker_reaper import ReaperThread, process_reaper
+
+logger = logging.getLogger(__name__)
+
+_running: list[HeartbeatThread | ReaperThread] = []
+
+
+def cpu_kinds(app: Any) -> list[str]:
+    """Of ``fetch`` and ``decode`` those that this worker consumes."""
+    return [kind for kind in consumed_kinds(app) if kind in {FETCH, DECODE}]
+
+
+@worker_init.connect
+def load_work(sender: Any, **_: Any) -> None:
+    """Import the work before the pool forks, so that children share its memory and start at once."""
+    kinds = cpu_kinds(sender.app)
+    if FETCH in kinds:
+        import tasks.flow.fetch_chunk
+    if DECODE in kinds:
+        import tasks.flow.decode_item  # noqa: F401
+
+
+@worker_ready.connect
+def start(sender: Any, **_: Any) -> None:
+    """Start heartbeats and, in a fetch worker, the reaper. ``sender`` is the worker's consumer."""
+    kinds = cpu_kinds(sender.app)
+    context = process_context() if kinds else None
+    for place, kind in enumerate(kinds):
+        assert context is not None
+        _run(_heartbeat_thread(context, sender.hostname, kind, first=place == 0))
+    if context is not None and FETCH in kinds:
+        _run(ReaperThread(process_reaper(sender.app, context), context))
+
+
+@worker_shutdown.connect
+def stop(**_: Any) -> None:
+    """Say goodbye once the last task is done; ``worker_shutting_down`` would run in a signal handler."""
+    while _running:
+        _running.pop().stop()
+
+
+def beat(name: str, kind: str, clock: Callable[[], float], *, counts: bool) -> Heartbeat:
+    """This process's sign of life for one queue. One of its heartbeats carries the counters, ``counts``."""
+    return Heartbeat(
+        name=name,
+        kind=kind,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        at=clock(),
+        counters=TOTALS.snapshot() if counts else {},
+    )
+
+
+def _heartbeat_thread(context: Context, hostname: str, kind: str, *, first: bool) -> HeartbeatThread:
+    name = hostname if first else f"{hostname}/{kind}"
+    make = partial(beat, name, kind, context.clock, counts=first)
+    return HeartbeatThread(context.store.heartbeats, make, context.settings.heartbeat_period)
+
+
+def _run(thread: HeartbeatThread | ReaperThread) -> None:
+    thread.start()
+    _running.append(thread)
