@@ -16,6 +16,7 @@ SHAPELESS = {"utils", "util", "helpers", "helper", "common", "misc"}
 READS_ENVIRONMENT = {"epd/settings.py"}
 #: May set variables for libraries before they load (thread counts), and read none.
 SETS_ENVIRONMENT = {"gpu_worker/__main__.py"}
+ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv"}
 SPELLS_KEYS = {"epd/store/keys.py", "tasks/broker_keys.py"}
 #: A Redis key as DESIGN 4 spells them. Log texts and URLs do not start like this.
 KEY = re.compile(r"^epd:[a-z]")
@@ -69,15 +70,28 @@ def test_who_sets_the_environment_does_not_read_it(name: str) -> None:
 
 
 def _environment_uses(path: Path, *, writes: bool = True) -> list[str]:
-    written = {id(node) for node in _written_nodes(tree_of(path))}
-    found = []
-    for node in ast.walk(tree_of(path)):
-        reads = isinstance(node, ast.Attribute) and node.attr in {"environ", "environb", "getenv", "getenvb"}
-        imports = isinstance(node, ast.ImportFrom) and node.module == "os"
-        names = {alias.name for alias in node.names} if imports else set()  # type: ignore[attr-defined]
-        if (reads or names & {"environ", "getenv"}) and (writes or id(node) not in written):
-            found.append(f"{name_of(path)}:{node.lineno}")
-    return found
+    tree = tree_of(path)
+    modules = _names_of_os(tree)
+    written = {id(node) for node in _written_nodes(tree)}
+    return [
+        f"{name_of(path)}:{node.lineno}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom | ast.Attribute)
+        and _is_environment(node, modules)
+        and (writes or id(node) not in written)
+    ]
+
+
+def _names_of_os(tree: ast.Module) -> set[str]:
+    imports = [alias for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    return {alias.asname or alias.name for alias in imports if alias.name == "os"}
+
+
+def _is_environment(node: ast.ImportFrom | ast.Attribute, modules: set[str]) -> bool:
+    """``os.environ`` and its kin, or their import by name. A process's ``environ()`` in psutil is another thing."""
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "os" and any(alias.name in ENVIRONMENT for alias in node.names)
+    return node.attr in ENVIRONMENT and isinstance(node.value, ast.Name) and node.value.id in modules
 
 
 def _written_nodes(tree: ast.Module) -> list[ast.expr]:
@@ -95,6 +109,26 @@ def _written_nodes(tree: ast.Module) -> list[ast.expr]:
         and node.func.attr in {"setdefault", "update", "pop"}
     ]
     return stores + calls
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("import os\nos.environ['A']", True),
+        ("import os as o\no.getenv('A')", True),
+        ("from os import environ", True),
+        ("import psutil\npsutil.Process().environ()", False),
+        ("import os\nos.environ['A'] = '1'", False),
+        ("import os\nos.environ.setdefault('A', '1')", False),
+    ],
+)
+def test_the_environment_rule_sees_what_it_should(text: str, read: bool) -> None:
+    tree = ast.parse(text)
+    written = {id(node) for node in _written_nodes(tree)}
+    modules = _names_of_os(tree)
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom | ast.Attribute)]
+    found = [node for node in nodes if _is_environment(node, modules) and id(node) not in written]
+    assert bool(found) is read
 
 
 def test_redis_keys_are_spelled_in_one_place() -> None:
