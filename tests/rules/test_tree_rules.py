@@ -88,7 +88,7 @@ def _names_of_os(tree: ast.Module) -> set[str]:
 
 
 def _is_environment(node: ast.ImportFrom | ast.Attribute, modules: set[str]) -> bool:
-    """``os.environ`` and its kin, or their import by name. psutil's ``Process.environ()`` is another thing."""
+    """``os.environ`` and its kin, or imported by name. psutil's ``Process.environ()`` is another thing."""
     if isinstance(node, ast.ImportFrom):
         return node.module == "os" and any(alias.name in ENVIRONMENT for alias in node.names)
     return node.attr in ENVIRONMENT and isinstance(node.value, ast.Name) and node.value.id in modules
