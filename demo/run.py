@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
 from rich.console import Console
 
 from demo import checks, scenes
@@ -21,6 +23,7 @@ from epd.client.blocking import Client
 ROOT = Path(__file__).parents[1]
 WORK = ROOT / ".epd"
 CONFIG = ROOT / "epd.toml"
+DATA_PREFIX = "demo-"
 START_LIMIT = 180.0
 GONE_WITHIN = 10.0
 
@@ -33,7 +36,7 @@ def run_demo(console: Console) -> None:
     """
     with console.status("weights"):
         models = ensure_weights(WORK / "models", say=console.print)
-    data_dir = Path(tempfile.mkdtemp(prefix="demo-", dir=WORK))
+    data_dir = _new_data_dir()
     try:
         traces = _play(console, data_dir, models["whisper-tiny.en"])
     except BaseException:
@@ -43,6 +46,14 @@ def run_demo(console: Console) -> None:
     checks.require(not left, "left behind: " + ", ".join(left))
     console.print("Stopped: no process of the stack runs and nothing of it is in /dev/shm.")
     shutil.rmtree(data_dir, ignore_errors=True)
+
+
+def _new_data_dir() -> Path:
+    """A folder for this run's logs and server; those of runs that failed earlier are removed."""
+    for folder in WORK.glob(f"{DATA_PREFIX}[0-9]*-*"):
+        if not psutil.pid_exists(int(folder.name.split("-")[1])):
+            shutil.rmtree(folder, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{DATA_PREFIX}{os.getpid()}-", dir=WORK))
 
 
 def _play(console: Console, data_dir: Path, decoder: Path) -> Traces:
