@@ -20,7 +20,12 @@ from gpu_worker.encoders.base import DecodeFacts, Inputs, ItemPlan
 from gpu_worker.encoders.loading import LoadRequest, colour_scale
 from gpu_worker.encoders.precision import dtype_name
 from gpu_worker.encoders.qwen2_5_vl_model import QwenVisionShape, QwenVisionTower, Turn, rotary_turn
-from gpu_worker.encoders.qwen_config import read_image_rules, read_video_rules, read_vision_shape
+from gpu_worker.encoders.qwen_config import (
+    read_image_rules,
+    read_video_rules,
+    read_vision_shape,
+    require_processor,
+)
 from gpu_worker.encoders.qwen_layout import pack
 from gpu_worker.encoders.segments import Segments, offsets_of
 from gpu_worker.encoders.weights import load_weights
@@ -150,6 +155,7 @@ def load(request: LoadRequest) -> Qwen25VLEncoder:
     """Read the vision tower of a Qwen2.5-VL checkpoint."""
     checkpoint = request.checkpoint
     shape = read_vision_shape(checkpoint)
+    require_processor(checkpoint, shape)
     with torch.device("meta"):
         tower = QwenVisionTower(shape)
     weights = load_weights(

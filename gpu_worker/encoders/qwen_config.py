@@ -64,6 +64,16 @@ def read_video_rules(checkpoint: Checkpoint, shape: QwenVisionShape) -> VideoRul
     )
 
 
+def require_processor(checkpoint: Checkpoint, shape: QwenVisionShape) -> None:
+    """Refuse a preprocessor file that resizes or cuts otherwise than this family does."""
+    processor = checkpoint.image_processor
+    require_value(processor, "do_resize", supported=True)
+    require_value(processor, "resample", supported=3)
+    require_value(processor, "patch_size", supported=shape.patch)
+    require_value(processor, "merge_size", supported=shape.merge)
+    require_value(processor, "temporal_patch_size", supported=shape.temporal)
+
+
 def _pixel_bounds(processor: Mapping[str, Any], default: tuple[int, int]) -> tuple[int, int]:
     """Older files say min_pixels and max_pixels, newer ones size.shortest_edge and size.longest_edge."""
     size = processor.get("size") or {}

@@ -1,0 +1,84 @@
+"""Our resize on tensors against ``PIL.Image.resize``: equal bit for bit, whatever the sizes."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from gpu_worker.preprocess.resample import Filter
+from gpu_worker.preprocess.resize import Window, resize
+from tests.unit.tiny_checkpoints import random_picture
+
+
+def pillow(picture: Tensor, size: tuple[int, int], filter_: Filter) -> Tensor:
+    image = Image.fromarray(picture.numpy()).resize((size[1], size[0]), Image.Resampling(int(filter_)))
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+@pytest.mark.parametrize("filter_", list(Filter))
+def test_random_sizes_are_equal(filter_: Filter) -> None:
+    chooser = random.Random(11)
+    for seed in range(60):
+        sides = [chooser.choice([1, 2, 3, chooser.randint(1, 60), chooser.randint(1, 500)]) for _ in range(4)]
+        picture, size = random_picture(sides[0], sides[1], seed=seed), (sides[2], sides[3])
+        ours = resize(picture[None], size, filter_=filter_)[0]
+        assert torch.equal(ours, pillow(picture, size, filter_)), sides
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "size"),
+    [
+        (1, 1, (56, 56)),
+        (8, 1600, (28, 812)),
+        (1600, 8, (812, 28)),
+        (1, 150, (28, 700)),
+        (3, 240, (28, 504)),
+        (1080, 1920, (1092, 1932)),
+        (1080, 1920, (256, 455)),
+        (2000, 100, (56, 40)),
+        (56, 56, (56, 56)),
+        (56, 70, (56, 28)),
+        (70, 56, (28, 56)),
+    ],
+)
+def test_odd_shapes_are_equal(height: int, width: int, size: tuple[int, int]) -> None:
+    picture = random_picture(height, width, seed=height + width)
+    assert torch.equal(resize(picture[None], size)[0], pillow(picture, size, Filter.BICUBIC))
+
+
+def test_extremes_do_not_overflow() -> None:
+    picture = torch.zeros(64, 64, 3, dtype=torch.uint8)
+    picture[::2, 1::2] = 255
+    picture[32:] = 255
+    for size in [(63, 63), (65, 200), (17, 100)]:
+        assert torch.equal(resize(picture[None], size)[0], pillow(picture, size, Filter.BICUBIC))
+
+
+def test_frames_are_resized_one_by_one() -> None:
+    frames = random_picture(50, 70, frames=5)
+    together = resize(frames, (28, 56))
+    assert together.shape == (5, 3, 28, 56)
+    for index in range(5):
+        assert torch.equal(together[index], pillow(frames[index], (28, 56), Filter.BICUBIC))
+
+
+@pytest.mark.parametrize(("height", "width"), [(333, 500), (500, 333), (20, 4000), (4000, 20), (256, 256)])
+def test_a_window_is_a_part_of_the_whole(height: int, width: int) -> None:
+    picture = random_picture(height, width)
+    size = (64, 64 * width // height) if height <= width else (64 * height // width, 64)
+    window = Window(top=(size[0] - 48) // 2, left=(size[1] - 40) // 2, height=48, width=40)
+    whole = pillow(picture, size, Filter.BICUBIC)
+    expected = whole[:, window.top : window.top + 48, window.left : window.left + 40]
+    assert torch.equal(resize(picture[None], size, window=window)[0], expected)
+
+
+def test_the_picture_itself_is_not_changed() -> None:
+    picture = random_picture(40, 60)[None]
+    before = picture.clone()
+    resize(picture, (20, 30))
+    assert torch.equal(picture, before)

@@ -1,0 +1,146 @@
+"""Small random checkpoints in the published layout, one for each family, and raw media without bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from epd.config import EncoderConfig
+from epd.contracts.media import BlobRef, ItemOptions, RawAudio, RawFrames, RawImage
+from gpu_worker.encoders.base import Encoder
+from gpu_worker.encoders.dinov2_model import Dinov2Shape, Dinov2Tower
+from gpu_worker.encoders.qwen2_5_vl_model import QwenVisionShape, QwenVisionTower
+from gpu_worker.encoders.registry import load_encoder
+from gpu_worker.encoders.whisper_model import WhisperShape, WhisperTower
+
+BLOB = BlobRef(name="blob", nbytes=1)
+NO_OPTIONS = ItemOptions()
+
+WHISPER = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "num_mel_bins": 80,
+    "max_source_positions": 1500,
+}
+DINOV2 = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "patch_size": 14,
+    "image_size": 518,
+    "mlp_ratio": 2,
+}
+QWEN = {
+    "vision_config": {
+        "depth": 3,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_heads": 4,
+        "out_hidden_size": 24,
+        "patch_size": 14,
+        "temporal_patch_size": 2,
+        "spatial_merge_size": 2,
+        "window_size": 112,
+        "fullatt_block_indexes": [1],
+    }
+}
+
+
+def random_state(module: nn.Module, prefix: str) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    shapes = {name: value.shape for name, value in module.state_dict().items()}
+    return {prefix + n: torch.randn(s, generator=generator) * 0.2 for n, s in sorted(shapes.items())}
+
+
+def whisper_state() -> dict[str, Tensor]:
+    shape = WhisperShape(width=32, layers=2, heads=4, hidden=48, mel_bins=80, positions=1500)
+    return random_state(WhisperTower(shape), "model.encoder.")
+
+
+def dinov2_state() -> dict[str, Tensor]:
+    shape = Dinov2Shape(
+        width=32,
+        layers=2,
+        heads=4,
+        hidden=64,
+        patch=14,
+        trained_grid=37,
+        epsilon=1e-6,
+        gated=False,
+        qkv_bias=True,
+    )
+    return random_state(Dinov2Tower(shape), "")
+
+
+def qwen_state() -> dict[str, Tensor]:
+    shape = QwenVisionShape(
+        width=32,
+        layers=3,
+        heads=4,
+        hidden=48,
+        out_width=24,
+        patch=14,
+        temporal=2,
+        merge=2,
+        window=4,
+        full=frozenset({1}),
+    )
+    return random_state(QwenVisionTower(shape), "visual.")
+
+
+def write_checkpoint(folder: Path, config: dict[str, Any], state: dict[str, Tensor]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(state, folder / "model.safetensors")
+    return folder
+
+
+def tiny_folder(family: str, folder: Path) -> Path:
+    config, state = {
+        "whisper": (WHISPER, whisper_state),
+        "dinov2": (DINOV2, dinov2_state),
+        "qwen2_5_vl": (QWEN, qwen_state),
+    }[family]
+    return write_checkpoint(folder / family, config, state())
+
+
+def tiny_encoder(family: str, folder: Path, dtype: str = "float32") -> Encoder:
+    path = tiny_folder(family, folder)
+    return load_encoder(
+        f"tiny-{family}",
+        EncoderConfig.model_validate({"family": family, "path": path, "dtype": dtype, "device": "cpu"}),
+    )
+
+
+def raw_image(height: int, width: int) -> RawImage:
+    return RawImage(blob=BLOB, height=height, width=width, original_size=(width, height))
+
+
+def raw_frames(frames: int, height: int, width: int, fps: float = 2.0) -> RawFrames:
+    return RawFrames(
+        blob=BLOB,
+        frames=frames,
+        height=height,
+        width=width,
+        original_size=(width, height),
+        timestamps=tuple(i / fps for i in range(frames)),
+        duration=frames / fps,
+        sampled_fps=fps,
+        source_frames=frames,
+    )
+
+
+def raw_audio(samples: int, sample_rate: int = 16000) -> RawAudio:
+    return RawAudio(blob=BLOB, samples=samples, sample_rate=sample_rate)
+
+
+def random_picture(height: int, width: int, *, frames: int | None = None, seed: int = 0) -> Tensor:
+    shape = (height, width, 3) if frames is None else (frames, height, width, 3)
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
