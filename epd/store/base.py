@@ -6,7 +6,7 @@ All calls are synchronous and bounded in time; when the server does not answer t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -271,6 +271,10 @@ class Notices(Protocol):
         ...
 
 
+def _nothing() -> None:
+    """There is no connection to close."""
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
     """All parts of the store, over one server and one pair of directories."""
@@ -283,3 +287,9 @@ class Store:
     sources: Sources
     heartbeats: Heartbeats
     notices: Notices
+    disconnect: Callable[[], None] = _nothing
+
+    def close(self) -> None:
+        """End subscriptions and connections. A later call connects anew."""
+        self.notices.close()
+        self.disconnect()

@@ -46,6 +46,7 @@ def open_store(settings: Settings) -> Store:
         sources=RedisSources(connection, ttl=settings.embedding_ttl),
         heartbeats=RedisHeartbeats(connection, ttl=settings.heartbeat_ttl),
         notices=RedisNotices(connection),
+        disconnect=connection.close,
     )
 
 
