@@ -1,0 +1,165 @@
+"""Blobs: bounded in bytes, never half there, uploads kept for a while."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from epd.contracts.errors import BlobMissing, BlobSpaceFull
+from epd.contracts.media import BlobRef
+from epd.settings import Settings
+from epd.store.base import BlobKind, Store
+from tests.contract.store_values import wait_until
+
+MakeStore = Callable[..., Store]
+MIB = 1 << 20
+
+
+def write_blob(store: Store, data: bytes, kind: BlobKind = BlobKind.SOURCE) -> BlobRef:
+    with store.blobs.create(kind, len(data)) as (name, file):
+        file.write(data)
+    return BlobRef(name=name, nbytes=len(data))
+
+
+def upload(store: Store, data: bytes) -> str:
+    digest = hashlib.sha256(data).hexdigest()
+    store.blobs.keep_media(write_blob(store, data).name, digest)
+    return digest
+
+
+@pytest.mark.parametrize(("kind", "letter"), [(BlobKind.SOURCE, "s-"), (BlobKind.RAW, "r-")])
+def test_a_blob_is_written_read_and_freed(store: Store, kind: BlobKind, letter: str) -> None:
+    ref = write_blob(store, b"some bytes", kind)
+    assert ref.name.startswith(letter)
+    assert store.blobs.path(ref).read_bytes() == b"some bytes"
+    store.blobs.free(ref)
+    store.blobs.free(ref)
+    with pytest.raises(BlobMissing, match="is gone"):
+        store.blobs.path(ref)
+
+
+def test_a_blob_of_another_size_is_missing(store: Store) -> None:
+    ref = write_blob(store, b"some bytes")
+    with pytest.raises(BlobMissing, match="has 10 bytes"):
+        store.blobs.path(ref.model_copy(update={"nbytes": 11}))
+
+
+def test_a_failed_write_leaves_no_file(store: Store, store_settings: Settings) -> None:
+    with pytest.raises(ZeroDivisionError), store.blobs.create(BlobKind.RAW) as (_, file):
+        file.write(b"half")
+        raise ZeroDivisionError
+    assert list(store_settings.blob_dir.iterdir()) == []
+    assert store.blobs.used_bytes() == 0
+
+
+def test_a_full_device_is_a_full_blob_space(store: Store, store_settings: Settings) -> None:
+    with pytest.raises(BlobSpaceFull), store.blobs.create(BlobKind.RAW):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(PermissionError), store.blobs.create(BlobKind.RAW):
+        raise PermissionError(errno.EACCES, "not about space")
+    assert list(store_settings.blob_dir.iterdir()) == []
+
+
+def test_what_does_not_fit_is_refused_before_it_is_written(make_store: MakeStore) -> None:
+    store = make_store(blob_bytes=MIB)
+    first = write_blob(store, bytes(MIB // 2))
+    with pytest.raises(BlobSpaceFull), store.blobs.create(BlobKind.RAW, MIB // 2 + 1):
+        pytest.fail("it must not be given")
+    store.blobs.free(first)
+    write_blob(store, bytes(MIB))
+
+
+def test_room_that_is_being_written_counts_as_used(make_store: MakeStore) -> None:
+    store = make_store(blob_bytes=MIB)
+    with store.blobs.create(BlobKind.RAW, MIB // 2):
+        assert store.blobs.used_bytes() == MIB // 2
+        with pytest.raises(BlobSpaceFull), store.blobs.create(BlobKind.RAW, MIB // 2 + 1):
+            pytest.fail("it must not be given")
+    assert store.blobs.used_bytes() == 0
+
+
+def test_files_of_other_processes_are_counted(make_store: MakeStore, store_settings: Settings) -> None:
+    store = make_store(blob_bytes=MIB)
+    write_blob(store, b"x")
+    (store_settings.blob_dir / "s-of-another-process").write_bytes(bytes(MIB))
+    wait_until(lambda: store.blobs.used_bytes() == MIB + 1)
+
+
+def test_an_upload_is_found_by_its_digest(store: Store) -> None:
+    digest = upload(store, b"a photo")
+    ref = store.blobs.media(digest)
+    assert ref == BlobRef(name=f"m-{digest}", nbytes=7)
+    assert store.blobs.path(ref).read_bytes() == b"a photo"
+    store.blobs.free(ref)
+    assert store.blobs.media(digest) == ref
+
+
+def test_the_same_upload_twice_is_one_file(store: Store, store_settings: Settings) -> None:
+    digest = upload(store, b"a photo")
+    before = (store_settings.blob_dir / f"m-{digest}").stat().st_ino
+    upload(store, b"a photo")
+    assert [file.name for file in store_settings.blob_dir.iterdir()] == [f"m-{digest}"]
+    assert (store_settings.blob_dir / f"m-{digest}").stat().st_ino == before
+
+
+def test_uploads_at_once_are_one_file(store: Store, store_settings: Settings) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        digests = set(pool.map(lambda _: upload(store, b"a photo"), range(16)))
+    assert [file.name for file in store_settings.blob_dir.iterdir()] == [f"m-{digests.pop()}"]
+
+
+def test_a_torn_upload_is_missing_and_mended_by_the_next(store: Store, store_settings: Settings) -> None:
+    digest = upload(store, b"a photo")
+    (store_settings.blob_dir / f"m-{digest}").write_bytes(b"a ph")
+    assert store.blobs.media(digest) is None
+    upload(store, b"a photo")
+    assert store.blobs.media(digest) == BlobRef(name=f"m-{digest}", nbytes=7)
+
+
+@pytest.mark.parametrize("media_id", ["", "0" * 64, "../s-x", "Z" * 64])
+def test_an_unknown_upload_is_none(store: Store, media_id: str) -> None:
+    assert store.blobs.media(media_id) is None
+
+
+def test_keeping_a_file_that_is_gone_is_an_error(store: Store) -> None:
+    with pytest.raises(BlobMissing):
+        store.blobs.keep_media("s-never-written", "0" * 64)
+
+
+def test_an_unused_upload_ends_and_a_used_one_stays(make_store: MakeStore) -> None:
+    store = make_store(media_ttl=0.6)
+    used, unused = upload(store, b"used"), upload(store, b"unused")
+    end = time.monotonic() + 1.2
+    while time.monotonic() < end:
+        assert store.blobs.media(used) is not None
+        time.sleep(0.05)
+    assert store.blobs.media(unused) is None
+
+
+def test_the_sweep_takes_old_files_and_spares_uploads(store: Store, store_settings: Settings) -> None:
+    old, new = write_blob(store, b"old"), write_blob(store, b"new", BlobKind.RAW)
+    media = upload(store, b"a photo")
+    _age(store_settings.blob_dir / old.name, 1000)
+    _age(store_settings.blob_dir / f"m-{media}", 1000)
+    assert store.blobs.sweep(older_than=500) == 1
+    assert store.blobs.path(new).exists()
+    assert store.blobs.media(media) is not None
+    _age(store_settings.blob_dir / f"m-{media}", store_settings.media_ttl + 10)
+    assert store.blobs.sweep(older_than=500) == 1
+    assert store.blobs.media(media) is None
+
+
+def test_sweeping_an_empty_place_is_nothing(store: Store) -> None:
+    assert (store.blobs.sweep(0), store.blobs.used_bytes()) == (0, 0)
+
+
+def _age(path: Path, seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(path, (then, then))

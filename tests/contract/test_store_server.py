@@ -1,0 +1,212 @@
+"""What only a real server can show: scripts, lost connections, bad records, one round trip, keys that end."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from epd.contracts.errors import StoreUnavailable
+from epd.contracts.job import PartRecord, Stage, State
+from epd.settings import Settings
+from epd.store import keys
+from epd.store.base import Claim, Completed, Store
+from epd.store.open import open_store
+from epd.store.redis.scripts import Script, load_scripts
+from tests.contract.conftest import leaked_keys
+from tests.contract.store_values import (
+    IMAGE,
+    data_of,
+    entry_of,
+    key_of,
+    listen_until,
+    new_job,
+    part_of,
+    put_embedding,
+    wait_until,
+    waiter_of,
+)
+
+KEY = key_of(1)
+
+
+@pytest.fixture
+def real_store(store_settings: Settings, server: redis.Redis) -> Iterator[Store]:
+    store = open_store(store_settings)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.mark.parametrize("script", list(Script))
+def test_every_script_compiles_and_names_its_keys(script: Script, server: redis.Redis) -> None:
+    text = load_scripts()[script]
+    assert server.script_load(text.source) == text.sha
+    assert "-- KEYS:" in text.source
+    assert "ARGV:" in text.source
+
+
+def test_scripts_come_back_after_the_server_forgot_them(real_store: Store, server: redis.Redis) -> None:
+    job = new_job(real_store)
+    server.script_flush()
+    assert real_store.flights.claim(KEY, waiter_of(job)) is Claim.OWNED
+    server.script_flush()
+    entry = entry_of(KEY)
+    real_store.embeddings.publish_file(entry.ref, data_of(entry), {})
+    assert real_store.flights.complete([Completed(entry, job, IMAGE, {})]) == [1]
+
+
+def test_two_stores_on_one_server_are_one_world(real_store: Store, store_settings: Settings) -> None:
+    other = open_store(store_settings)
+    job = new_job(real_store)
+    assert other.jobs.advance(job, IMAGE, Stage.FETCH)
+    assert real_store.flights.claim(KEY, waiter_of(job)) is Claim.OWNED
+    assert other.flights.claim(KEY, waiter_of(new_job(other))) is Claim.WAITING
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (keys.embedding(KEY), "not json"),
+        (keys.embedding(KEY), entry_of(key_of(2)).ref.to_json()),
+        (keys.embedding(KEY), entry_of(KEY, tokens=5).ref.to_json()),
+        (keys.metadata(KEY), "{}"),
+        (keys.metadata(KEY), entry_of(KEY).metadata.to_json().replace('"token_count":4', '"token_count":5')),
+        (keys.metadata(KEY), entry_of(key_of(2)).metadata.to_json()),
+    ],
+)
+def test_a_record_that_disagrees_is_a_logged_miss(
+    real_store: Store, server: redis.Redis, caplog: pytest.LogCaptureFixture, name: str, text: str
+) -> None:
+    put_embedding(real_store, KEY)
+    server.set(name, text, keepttl=True)
+    with caplog.at_level(logging.WARNING):
+        assert real_store.embeddings.lookup([KEY]) == [None]
+    assert f"embedding {KEY} is a miss" in caplog.text
+    assert server.exists(keys.embedding(KEY), keys.metadata(KEY)) == 0
+    assert real_store.embeddings.stats().nbytes == 0
+
+
+def test_an_entry_without_its_metadata_is_a_miss(real_store: Store, server: redis.Redis) -> None:
+    put_embedding(real_store, KEY)
+    server.delete(keys.metadata(KEY))
+    assert real_store.embeddings.lookup([KEY]) == [None]
+    assert server.exists(keys.embedding(KEY)) == 0
+
+
+def test_a_completed_batch_is_one_round_trip(real_store: Store, server: redis.Redis) -> None:
+    entries = [entry_of(key_of(number)) for number in range(20)]
+    jobs = [new_job(real_store) for _ in entries]
+    for entry, job in zip(entries, jobs, strict=True):
+        real_store.flights.claim(entry.ref.key, waiter_of(job))
+        real_store.embeddings.publish_file(entry.ref, data_of(entry), {})
+    real_store.flights.complete([])
+    before = _reads(server)
+    batch = [Completed(entry, job, IMAGE, {}) for entry, job in zip(entries, jobs, strict=True)]
+    assert real_store.flights.complete(batch) == [1] * 20
+    # One read of the pipeline at the server, or a few where the socket splits it; never one an item.
+    assert _reads(server) - before < 10
+
+
+def _reads(server: redis.Redis) -> int:
+    return int(server.info("stats")["total_reads_processed"])
+
+
+def test_after_a_whole_life_only_bounded_keys_and_keys_with_an_end_are_left(
+    real_store: Store, server: redis.Redis
+) -> None:
+    real_store.notices.listen("w", 0.05)
+    made, failed, waits = new_job(real_store, watcher="w"), new_job(real_store), new_job(real_store)
+    put_embedding(real_store, KEY)
+    for number, job in enumerate((made, failed, waits)):
+        real_store.flights.claim(key_of(10 + number), waiter_of(job))
+    real_store.jobs.finish(failed, IMAGE, PartRecord(state=State.FAILED))
+    names = set(server.scan_iter("*"))
+    assert all(name.startswith(keys.PREFIX) for name in names)
+    assert leaked_keys(server) == []
+    ends = {name: server.pttl(name) for name in names if server.pttl(name) > 0}
+    assert {keys.job(made), keys.embedding(KEY), keys.metadata(KEY), keys.flight(key_of(10))} <= set(ends)
+    assert ends[keys.job(failed)] <= 3600_000 < ends[keys.job(waits)]
+
+
+def test_a_server_that_is_not_there_is_store_unavailable(store_settings: Settings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    store = open_store(store_settings.model_copy(update={"store_url": f"redis://127.0.0.1:{port}/0"}))
+    with pytest.raises(StoreUnavailable):
+        store.jobs.view("0" * 32)
+    with pytest.raises(StoreUnavailable):
+        store.notices.listen("w", 0.1)
+    store.close()
+
+
+def test_a_server_that_does_not_answer_is_store_unavailable_in_time(
+    store_settings: Settings, silent_port: int
+) -> None:
+    url = f"redis://127.0.0.1:{silent_port}/0"
+    store = open_store(store_settings.model_copy(update={"store_url": url, "store_timeout": 0.2}))
+    started = time.monotonic()
+    with pytest.raises(StoreUnavailable):
+        store.flights.claim(KEY, waiter_of("0" * 32))
+    assert time.monotonic() - started < 5
+    store.close()
+
+
+def test_calls_go_on_after_connections_were_cut(real_store: Store, server: redis.Redis) -> None:
+    job = new_job(real_store)
+    for _ in range(3):
+        server.client_kill_filter(_type="normal", skipme=True)
+        assert real_store.jobs.advance(job, IMAGE, Stage.FETCH)
+
+
+def test_notices_come_again_after_the_subscription_was_cut(real_store: Store, server: redis.Redis) -> None:
+    job = new_job(real_store, watcher="w")
+    real_store.notices.listen("w", 0.05)
+    server.client_kill_filter(_type="pubsub")
+
+    def heard() -> bool:
+        real_store.jobs.advance(job, IMAGE, Stage.FETCH)
+        real_store.jobs.advance(job, IMAGE, Stage.DECODE)
+        try:
+            return bool(real_store.notices.listen("w", 0.1))
+        except StoreUnavailable:
+            return False
+
+    wait_until(heard)
+
+
+def test_a_notice_that_cannot_be_read_is_skipped(real_store: Store, server: redis.Redis) -> None:
+    real_store.notices.listen("w", 0.05)
+    server.publish(keys.events("w"), "not json")
+    job = new_job(real_store, watcher="w")
+    real_store.jobs.advance(job, IMAGE, Stage.FETCH)
+    assert [notice.job_id for notice in listen_until(real_store, "w", 1)] == [job]
+
+
+def test_the_waiters_of_a_flight_live_as_long_as_their_job(real_store: Store, server: redis.Redis) -> None:
+    long_job, short_job = new_job(real_store, deadline=5000), new_job(real_store, deadline=5)
+    real_store.flights.claim(KEY, waiter_of(long_job))
+    real_store.flights.claim(KEY, waiter_of(short_job))
+    assert server.ttl(keys.waiters(KEY)) > 5000
+    assert part_of(real_store, short_job).state is State.QUEUED
+
+
+def test_watchers_of_a_job_are_bounded(real_store: Store, server: redis.Redis) -> None:
+    job = new_job(real_store)
+    for number in range(100):
+        assert real_store.jobs.watch(job, f"w{number}")
+    watchers = server.hget(keys.job(job), "watchers")
+    assert isinstance(watchers, str)
+    assert watchers.count(",") == 31
+    assert '"w99"' in watchers
