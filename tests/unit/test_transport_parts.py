@@ -1,0 +1,132 @@
+"""The pure parts of the transport: lane order, silence, process marks, poison messages."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks import broker_keys
+from tasks.transport_order import BULK_EVERY, lane_order
+from tasks.unacked_death import Obituary, parse_mark
+from tasks.unacked_poison import parse_poison
+from tasks.unacked_process import ProcessMark
+from tasks.unacked_silence import SilenceWatch
+
+
+def test_urgent_lanes_come_first_and_queues_take_turns() -> None:
+    assert lane_order(["a", "b"], [9, 0], turn=0) == [("a", 0), ("b", 0), ("a", 9), ("b", 9)]
+    assert lane_order(["a", "b"], [9, 0], turn=1) == [("b", 0), ("a", 0), ("b", 9), ("a", 9)]
+
+
+def test_bulk_comes_first_once_in_a_while() -> None:
+    first = Counter(lane_order(["q"], [0, 9], turn=turn)[0] for turn in range(10 * BULK_EVERY))
+    assert first == {("q", 0): 10 * (BULK_EVERY - 1), ("q", 9): 10}
+
+
+@given(st.lists(st.text(min_size=1), unique=True, max_size=5), st.integers(0, 1000))
+def test_every_lane_is_in_every_order_once(queues: list[str], turn: int) -> None:
+    order = lane_order(queues, [0, 3, 6, 9], turn=turn)
+    assert sorted(order) == sorted((queue, step) for queue in queues for step in (0, 3, 6, 9))
+
+
+def watch() -> SilenceWatch:
+    return SilenceWatch(limit_s=3.0, period_s=0.5)
+
+
+def test_a_counter_that_stands_still_is_dead_after_the_limit() -> None:
+    looks = watch()
+    found = [looks.look(tick / 2, {"dead": b"7", "alive": str(tick).encode()}) for tick in range(8)]
+    assert found == [[]] * 6 + [["dead"]] * 2
+
+
+def test_an_expired_counter_is_silent_too() -> None:
+    looks = watch()
+    assert [looks.look(tick / 2, {"dead": None}) for tick in range(7)][-1] == ["dead"]
+
+
+def test_an_outage_proves_nothing() -> None:
+    looks = watch()
+    looks.look(0.0, {"slow": b"1"})
+    looks.look_failed()
+    assert looks.look(60.0, {"slow": None}) == []
+    assert looks.look(60.5, {"slow": b"2"}) == []
+
+
+def test_a_pause_of_the_watcher_proves_nothing() -> None:
+    looks = watch()
+    looks.look(0.0, {"slow": b"1"})
+    assert looks.look(3600.0, {"slow": b"1"}) == []
+
+
+def test_a_session_seen_again_after_its_end_starts_anew() -> None:
+    looks = watch()
+    for tick in range(6):
+        looks.look(tick / 2, {"name": b"1"})
+    looks.look(3.0, {})
+    assert looks.look(3.5, {"name": b"1"}) == []
+
+
+def test_a_living_process_is_not_gone_and_a_dead_one_is() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    own = ProcessMark.own()
+    if not own.namespace:
+        pytest.skip("this system has no process-id namespaces to compare")
+    mark = replace(own, pid=child.pid)
+    assert not own.is_gone()
+    child.kill()
+    child.wait(10)
+    assert mark.is_gone()
+    assert not replace(mark, namespace="elsewhere").is_gone()
+    assert replace(own, started=own.started - 60).is_gone(), "the process id was used again"
+
+
+def test_a_session_of_an_image_that_this_process_replaced_is_dead() -> None:
+    obituary = Obituary("mine")
+    own = json.dumps(ProcessMark.own().as_dict()).encode()
+    assert not obituary.is_certain("mine", own)
+    assert obituary.is_certain("before-exec", own) is bool(ProcessMark.own().namespace)
+    obituary.close()
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b"{", b'{"pid": 1}', b'{"pid": "x", "namespace": "", "started": 1}']
+)
+def test_a_strange_descriptor_proves_nothing(text: bytes) -> None:
+    assert parse_mark(text) is None
+
+
+def test_a_poison_message_tells_its_task_and_arguments() -> None:
+    body = base64.b64encode(json.dumps([["item"], {"n": 1}, {}]).encode()).decode()
+    raw = json.dumps(
+        {"body": body, "headers": {"task": "t", "id": "i"}, "properties": {"body_encoding": "base64"}}
+    ).encode()
+    message = parse_poison(b"3\nfetch\x06\x169\n" + raw)
+    assert (message.queue, message.deliveries, message.task, message.task_id) == ("fetch", 3, "t", "i")
+    assert message.arguments() == (["item"], {"n": 1})
+
+
+@pytest.mark.parametrize("raw", [b"", b"{}", b"[]", b'{"body": "x"}', b'{"body": 5, "properties": {}}'])
+def test_a_broken_poison_message_has_no_arguments(raw: bytes) -> None:
+    message = parse_poison(b"3\nq\n" + raw)
+    assert (message.task, message.task_id, message.headers) == ("?", "?", {})
+    with pytest.raises(ValueError, match=r"."):
+        message.arguments()
+
+
+def test_keys_lie_in_our_own_namespace() -> None:
+    made = [
+        broker_keys.unacked("s"),
+        broker_keys.beat("s"),
+        broker_keys.bell("l"),
+        *broker_keys.side_lists("l"),
+    ]
+    assert len(set(made)) == len(made)
+    assert all(key.startswith("epd:") for key in made)
