@@ -1,0 +1,167 @@
+"""Qwen2.5-VL's tower on a small random checkpoint of the real config class, against transformers' own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
+
+from epd.contracts.media import RawMedia
+from gpu_worker.encoders.base import Encoder
+from tests.unit.tiny_checkpoints import NO_OPTIONS, random_picture, raw_frames, raw_image
+
+MEDIA = Path(__file__).parents[2] / "examples" / "media"
+BOUNDS = {"min_pixels": 3136, "max_pixels": 12845056}
+#: (height, width); the small ones are shared/cases IMG-16 to IMG-20.
+SIZES = [
+    (8, 1600),
+    (28, 26),
+    (27, 332),
+    (30, 305),
+    (1, 1),
+    (1, 150),
+    (3, 240),
+    (333, 500),
+    (300, 410),
+    (57, 800),
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A folder as ``save_pretrained`` writes it, and the model. Weights are large enough to be felt."""
+    torch.manual_seed(0)
+    text = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision = {"depth": 4, "hidden_size": 80, "intermediate_size": 120, "num_heads": 4, "out_hidden_size": 32}
+    config = Qwen2_5_VLConfig(
+        text_config=text | {"num_key_value_heads": 2, "vocab_size": 100},
+        vision_config=vision | {"fullatt_block_indexes": [1, 3]},
+    )
+    model = Qwen2_5_VLForConditionalGeneration(config).eval()
+    for weight in model.model.visual.parameters():
+        torch.nn.init.normal_(weight, mean=0.0 if weight.dim() > 1 else 0.5, std=0.1)
+    folder = tmp_path_factory.mktemp("qwen")
+    model.save_pretrained(folder)
+    Qwen2VLImageProcessorPil(**BOUNDS).save_pretrained(folder)
+    return folder, model.model.visual
+
+
+@pytest.fixture(scope="module")
+def processor() -> Any:
+    return Qwen2VLImageProcessorPil(**BOUNDS)
+
+
+@pytest.fixture(scope="module")
+def ours(checkpoint: tuple[Path, Any], load: Callable[..., Encoder]) -> Encoder:
+    return load("qwen2_5_vl", checkpoint[0])
+
+
+def image_item(height: int, width: int) -> tuple[RawMedia, Tensor]:
+    return raw_image(height, width), random_picture(height, width, seed=height * width)
+
+
+def processed(processor: Any, pictures: list[Tensor]) -> Any:
+    arrays = [picture.numpy() for picture in pictures]
+    return processor(arrays, input_data_format="channels_last", return_tensors="pt")
+
+
+def test_grids_are_equal_for_500_random_sizes(ours: Encoder) -> None:
+    chooser = random.Random(5)
+    for _ in range(500):
+        long = chooser.choice([60, 300, 1500, 6000])
+        height = chooser.randint(1, long)
+        width = chooser.randint(max(1, -(-height // 200)), min(long, 200 * height))
+        size = smart_resize(height, width, 28, 3136, 12845056)
+        plan = ours.plan(raw_image(height, width), NO_OPTIONS)
+        assert plan.facts.grid_thw == (1, size[0] // 14, size[1] // 14), (height, width)
+        assert plan.tokens == size[0] * size[1] // 784
+
+
+@pytest.mark.parametrize(("height", "width"), SIZES)
+def test_grids_and_pixels_are_the_processors(ours: Encoder, processor: Any, height: int, width: int) -> None:
+    raw, picture = image_item(height, width)
+    wanted = processed(processor, [picture])
+    plan = ours.plan(raw, NO_OPTIONS)
+    assert wanted.image_grid_thw.tolist() == [list(plan.facts.grid_thw or ())]
+    got = ours._patches(picture, plan)  # type: ignore[attr-defined]
+    torch.testing.assert_close(got, wanted.pixel_values, atol=1e-5, rtol=0)
+
+
+def test_embeddings_of_mixed_images_are_equal(
+    ours: Encoder, processor: Any, checkpoint: tuple[Path, Any], encode: Any, relative: Any
+) -> None:
+    items = [image_item(*size) for size in SIZES]
+    wanted = processed(processor, [picture for _, picture in items])
+    with torch.inference_mode():
+        rows = checkpoint[1](wanted.pixel_values, grid_thw=wanted.image_grid_thw).pooler_output
+    assert relative(torch.cat(encode(ours, items)), rows) <= 1e-4
+
+
+@pytest.mark.parametrize("name", ["astronaut.jpg", "coffee.jpg"])
+def test_photos_are_equal(
+    ours: Encoder, processor: Any, checkpoint: tuple[Path, Any], encode: Any, relative: Any, name: str
+) -> None:
+    picture = torch.from_numpy(np.array(Image.open(MEDIA / name).convert("RGB")))
+    wanted = processed(processor, [picture])
+    with torch.inference_mode():
+        rows = checkpoint[1](wanted.pixel_values, grid_thw=wanted.image_grid_thw).pooler_output
+    got = encode(ours, [(raw_image(picture.shape[0], picture.shape[1]), picture)])[0]
+    assert relative(got, rows) <= 1e-4
+
+
+def video_patches(processor: Any, frames: Tensor) -> tuple[Tensor, Tensor]:
+    """Patches of a video by the image processor's own numbers: each half of a patch is one frame's.
+
+    transformers' video processor needs torchvision. A frame alone gives patches that hold it twice, so the
+    two halves of a pair are taken from the patches of its two frames.
+    """
+    pairs = [frames[i : i + 2] for i in range(0, len(frames), 2)]
+    if len(pairs[-1]) == 1:
+        pairs[-1] = pairs[-1].repeat(2, 1, 1, 1)
+    halves, grid = [], None
+    for pair in pairs:
+        one = processed(processor, list(pair))
+        grid = one.image_grid_thw[0]
+        values = one.pixel_values.view(2, -1, 3, 2, 14 * 14)
+        halves.append(torch.stack([values[0, :, :, 0], values[1, :, :, 1]], dim=2).flatten(1))
+    assert grid is not None
+    return torch.cat(halves), torch.tensor([[len(pairs), int(grid[1]), int(grid[2])]])
+
+
+@pytest.mark.parametrize("frames", [2, 5, 8])
+def test_videos_are_equal(
+    ours: Encoder, checkpoint: tuple[Path, Any], encode: Any, relative: Any, frames: int
+) -> None:
+    data = random_picture(270, 480, frames=frames, seed=frames)
+    bounds = Qwen2VLImageProcessorPil(min_pixels=128 * 28 * 28, max_pixels=768 * 28 * 28)
+    patches, grid = video_patches(bounds, data)
+    raw = raw_frames(frames, 270, 480, fps=2.0)
+    assert grid.tolist() == [list(ours.plan(raw, NO_OPTIONS).facts.grid_thw or ())]
+    with torch.inference_mode():
+        rows = checkpoint[1](patches, grid_thw=grid).pooler_output
+    assert relative(encode(ours, [(raw, data)])[0], rows) <= 1e-4
+
+
+def test_images_and_videos_share_a_batch(ours: Encoder, encode: Any) -> None:
+    video = (raw_frames(5, 90, 160), random_picture(90, 160, frames=5))
+    items = [image_item(300, 410), video, image_item(8, 1600), image_item(1, 1)]
+    for packed, item in zip(encode(ours, items), items, strict=True):
+        single = encode(ours, [item])[0]
+        torch.testing.assert_close(packed, single, atol=1e-5 * float(single.abs().max()), rtol=0)
+
+
+def test_bfloat16_points_the_same_way(
+    checkpoint: tuple[Path, Any], load: Callable[..., Encoder], ours: Encoder, encode: Any, alike: Any
+) -> None:
+    half = load("qwen2_5_vl", checkpoint[0], "bfloat16")
+    items = [image_item(*size) for size in SIZES]
+    assert alike(torch.cat(encode(half, items)), torch.cat(encode(ours, items))) >= 0.999
