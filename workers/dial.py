@@ -116,15 +116,26 @@ def _first_open(connection: Any, addresses: tuple[str, ...], wait: float) -> soc
         if left <= 0:
             break
         try:
-            sock = socket.create_connection((address, connection.port), timeout=left)
+            return _open(address, connection.port, left)
         except OSError as error:
             failure = error
-            continue
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return sock
     if failure is None or isinstance(failure, TimeoutError):
         raise ConnectTimeoutError(connection, "connect timed out")
     raise NewConnectionError(connection, "connect failed") from failure
+
+
+def _open(address: str, port: int, timeout: float) -> socket.socket:
+    """Connect to a numeric address. ``socket.create_connection`` would ask the resolver once more."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout)
+        sock.connect((address, port))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 class _PlainConnection(_CheckedDial, HTTPConnection):

@@ -14,6 +14,7 @@ from PIL import Image
 
 from epd.contracts.errors import CorruptMedia, EpdError, MediaTooLarge
 from workers.colour import to_rgb
+from workers.jpeg import decode_common_jpeg
 
 _ORIENTATION = 0x0112
 #: EXIF 2.32, tag 0x0112: what brings a stored picture upright.
@@ -51,12 +52,20 @@ def read_image(path: Path, *, format_name: str, max_pixels: int) -> DecodedImage
     with open_image(path, format_name=format_name, max_pixels=max_pixels) as image:
         frames = animation_frames(image)
         size = image.size
-        image.load()
-        orientation = _orientation(image)
-        pixels = to_rgb(image)
-        if orientation in _UPRIGHT:
-            pixels = pixels.transpose(_UPRIGHT[orientation])
-        return DecodedImage(np.asarray(pixels), size, frames)
+        pixels = _stored_pixels(image, path, format_name)
+        turn = _UPRIGHT.get(_orientation(image))
+        if turn is not None:
+            pixels = np.asarray(Image.fromarray(pixels).transpose(turn))
+        return DecodedImage(pixels, size, frames)
+
+
+def _stored_pixels(image: Image.Image, path: Path, format_name: str) -> NDArray[np.uint8]:
+    if format_name == "JPEG":
+        pixels = decode_common_jpeg(path, image.size)
+        if pixels is not None:
+            return pixels
+    image.load()
+    return np.asarray(to_rgb(image))
 
 
 @contextmanager

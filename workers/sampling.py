@@ -80,7 +80,7 @@ def choose_frames(timeline: Timeline, rules: VideoRules) -> tuple[int, ...]:
     """The indices of the frames to take, never falling; an index repeats where frames are too few."""
     total = len(timeline.times)
     count = frame_count(total, timeline.duration, rules)
-    if total <= count and total % rules.frame_multiple:
+    if count >= total:
         return tuple(min(index, total - 1) for index in range(count))
     if timeline.rate is None:
         return _nearest(np.asarray(timeline.times), count)
