@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from epd.contracts.card import EncoderCard
-from epd.contracts.errors import BlobMissing, EncoderNotReady, EpdError, Internal, StoreUnavailable
+from epd.contracts.errors import BlobMissing, Cancelled, EncoderNotReady, EpdError, Internal, StoreUnavailable
+from epd.contracts.job import ErrorInfo, PartRecord, State
 from epd.contracts.messages import EncodeMessage
 from epd.contracts.timings import ENCODE_QUEUE, WRITE
 from epd.store.base import Completed
@@ -29,6 +30,8 @@ from tasks.flow.refetch import send_back
 
 _log = logging.getLogger(__name__)
 
+_CANCELLED = PartRecord(state=State.CANCELLED, error=ErrorInfo.of(Cancelled("the encode was cancelled")))
+
 #: Failures that a fresh fetch of the item mends.
 _REFETCHED = (BlobMissing, EncoderNotReady)
 
@@ -42,7 +45,7 @@ class _Done:
 
 
 class Reply:
-    """Settles outcomes with the store. One thread calls ``settle``; any thread may call ``free_blobs``."""
+    """Settles outcomes with the store. Any thread may call it."""
 
     def __init__(self, context: Context, cards: Mapping[str, EncoderCard], patience: Patience) -> None:
         self._context = context
@@ -126,10 +129,13 @@ class Reply:
         if isinstance(outcome, Failed):
             return self._fail(ticket, outcome.error)
         message = ticket.message
-        fate = Fate.CANCELLED
         if outcome.reason is DropReason.EXPIRED:
             fate = Fate.EXPIRED
             expire_item(self._context, message, message.item)
+        else:
+            # Final already where the job was cancelled; not where an operator revoked the task.
+            fate = Fate.CANCELLED
+            self._context.store.jobs.finish(message.job_id, ticket.part, _CANCELLED)
         withdraw(self._context, message, message.item, [message.wanted])
         return Verdict(ticket.id, fate, {"fate": fate.value})
 

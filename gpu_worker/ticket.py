@@ -28,6 +28,10 @@ class Ticket:
         """The part of the job that the message is to finish."""
         return PartId(self.message.item.index, self.message.wanted.track)
 
+    def asked(self, at: float) -> Ticket:
+        """The ticket with the store's word that it is wanted."""
+        return replace(self, asked_at=at)
+
     def begun(self, at: float) -> Ticket:
         """The ticket with its batch formed."""
         return replace(self, begun_at=at)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from epd.contracts.errors import EncodeFailed, EncoderNotReady, Internal
+from epd.telemetry.counters import Counters
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.engine.device import Device, is_device_lost
 from gpu_worker.engine.forward import ForwardPass, Rows
@@ -24,7 +25,6 @@ from gpu_worker.engine.replies import Replies
 from gpu_worker.engine.runner import EagerRunner, Runner
 from gpu_worker.engine.slot import Dropped, DropReason, Failed, Outcome, Planned, Settled, Slot
 from gpu_worker.engine.staging import StagedItem, stage
-from gpu_worker.engine.stats import EngineStats
 
 _log = logging.getLogger(__name__)
 
@@ -42,14 +42,14 @@ class Engine:
         runner: Runner | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.stats = EngineStats()
+        self.counters = Counters()
         self._encoders = dict(encoders)
         self._device = device
         self._observer = observer
         self._runner: Runner = runner or EagerRunner()
         self._forward = ForwardPass(device, self._runner)
         self._pipeline = Pipeline(budget, clock)
-        self._replies = Replies(device, observer, self.stats)
+        self._replies = Replies(device, observer, self.counters)
         self._warm = threading.Event()
         self._trouble: BaseException | None = None
         self._threads = [

@@ -8,12 +8,13 @@ import threading
 from collections.abc import Sequence
 
 from epd.contracts.errors import EncodeFailed
+from epd.contracts.timings import FORWARD, PREPROCESS
+from epd.telemetry.counters import Count, Counters
 from gpu_worker.engine.completion import settle_rows
 from gpu_worker.engine.device import Device, is_device_lost
 from gpu_worker.engine.forward import Rows
 from gpu_worker.engine.observer import Observer
-from gpu_worker.engine.slot import Dropped, Failed, Settled
-from gpu_worker.engine.stats import EngineStats
+from gpu_worker.engine.slot import Encoded, Failed, Settled
 
 _log = logging.getLogger(__name__)
 
@@ -25,10 +26,10 @@ _TICK = 1.0
 class Replies:
     """Takes rows and settled slots from the other threads and tells the observer, in order of arrival."""
 
-    def __init__(self, device: Device, observer: Observer, stats: EngineStats) -> None:
+    def __init__(self, device: Device, observer: Observer, counters: Counters) -> None:
         self._device = device
         self._observer = observer
-        self._stats = stats
+        self._counters = counters
         self._queue: queue.SimpleQueue[Rows | Sequence[Settled] | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(_BATCHES_AHEAD)
         self._thread = threading.Thread(target=self._loop, name="engine-reply", daemon=True)
@@ -73,15 +74,22 @@ class Replies:
             _log.exception("copying %d outputs out raised", len(slots))
             failed = Failed(EncodeFailed("the output could not be copied out"))
             return [Settled(slot, failed) for slot in slots]
-        self._stats.add_batch(slots[0].encoder, len(slots))
+        self._count(slots[0].encoder, settled)
         return settled
+
+    def _count(self, encoder: str, settled: Sequence[Settled]) -> None:
+        outcomes = [one.outcome for one in settled if isinstance(one.outcome, Encoded)]
+        counters, seconds = self._counters, outcomes[0].timings
+        counters.add(Count.ENCODE_BATCHES, encoder=encoder)
+        counters.add(Count.ENCODE_ITEMS, len(outcomes), encoder=encoder)
+        counters.add(Count.ENCODE_TOKENS, sum(one.plan.tokens for one in outcomes), encoder=encoder)
+        counters.add(Count.ENCODE_SECONDS, seconds[PREPROCESS] + seconds[FORWARD], encoder=encoder)
+        counters.peak(Count.ENCODE_BATCH_PEAK, len(outcomes), encoder=encoder)
 
     def _tell(self, settled: Sequence[Settled]) -> None:
         for one in settled:
             if isinstance(one.outcome, Failed):
-                self._stats.add("failed")
-            elif isinstance(one.outcome, Dropped):
-                self._stats.add(one.outcome.reason)
+                self._counters.add(Count.ENCODE_FAILURES, encoder=one.slot.encoder)
         try:
             self._observer.on_settled(settled)
         except Exception:

@@ -1,0 +1,33 @@
+"""``python -m gpu_worker [--devices auto|cpu|N] [options of celery worker]``: the batching encode worker."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from epd.contracts.errors import EpdError
+from epd.settings import read_settings
+from epd.telemetry.logging import configure_logging
+from gpu_worker.options import parse_options
+
+#: What a start that failed ends with (sysexits.h: configuration error).
+_BAD_START = 78
+
+
+def main() -> None:
+    """Load, warm up, and only then consume. A start that fails says what is wrong, and ends."""
+    # Celery reads this once, when it is first imported.
+    os.environ["CELERY_CUSTOM_WORKER_POOL"] = "gpu_worker.pool:BatchPool"
+    try:
+        options = parse_options(sys.argv[1:])
+        configure_logging(read_settings().log_level)
+        from gpu_worker.pool import run_worker
+
+        run_worker(options)
+    except EpdError as error:
+        sys.stderr.write(f"gpu_worker: {error}\n")
+        sys.exit(_BAD_START)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""One Celery request on its way through the batching pool. Duck-typed: Celery is not imported here."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_worker.verdict import Verdict
+
+_numbers = itertools.count()
+
+
+@dataclass(slots=True)
+class Delivery:
+    """A request with what Celery wants called for it.
+
+    ``target`` is Celery's tracer and ``arguments`` what it is called with, the body decoded. ``accept``
+    tells that the work begins and ``callback`` that it ended; both are for the hub's thread alone.
+    """
+
+    ticket_id: str
+    request: Any
+    target: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    accept: Callable[[int, float], None]
+    callback: Callable[[Any], None]
+    accepted: bool = False
+
+    @classmethod
+    def of(cls, target: Callable[..., Any], args: Any, callback: Any, accept_callback: Any) -> Delivery:
+        """From what a pool's ``on_apply`` is given; the message's body is decoded once, by the request."""
+        request = callback.__self__
+        name, task_id, headers, *_ = args
+        decoded = (name, task_id, headers, request.message.payload, None, None)
+        ticket_id = f"{task_id}/{next(_numbers)}"
+        return cls(ticket_id, request, target, decoded, accept_callback, callback)
+
+    @property
+    def document(self) -> Any:
+        """The message: the task's only positional argument. None when it has none."""
+        (args, _kwargs, _embed) = self.arguments[3]
+        return args[0] if args else None
+
+    def begin(self) -> None:
+        """Tell Celery that the work has begun; once."""
+        if not self.accepted:
+            self.accepted = True
+            self.accept(os.getpid(), time.monotonic())
+
+
+class ReadyOutcome:
+    """The task's body in the batching pool: it returns, or raises, the verdict that is ready.
+
+    Celery's tracer calls it, so that links, errbacks, signals and events come as with any other task.
+    """
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    def run(self, delivery: Delivery, verdict: Verdict) -> Any:
+        """Trace a delivery on this thread; returns what Celery's callback wants."""
+        self._local.verdict = verdict
+        return delivery.target(*delivery.arguments)
+
+    def body(self, *_args: Any, **_kwargs: Any) -> dict[str, str | int | float]:
+        """Takes the place of the task's ``run``."""
+        verdict: Verdict = self._local.verdict
+        if verdict.error is not None:
+            raise verdict.error
+        return verdict.summary

@@ -1,0 +1,129 @@
+"""The encode service: encoders, engine, desk, leases and heartbeat of one worker, without its deliverer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+
+from epd.store.base import Heartbeat
+from epd.telemetry.heartbeat import HeartbeatThread
+from gpu_worker.admission import Admission
+from gpu_worker.desk import Desk
+from gpu_worker.encoders.base import Encoder
+from gpu_worker.engine.device import open_device
+from gpu_worker.engine.engine import Engine
+from gpu_worker.engine.planner import Budget
+from gpu_worker.fleet import device_of, load_fleet
+from gpu_worker.host import Host
+from gpu_worker.ledger import LeaseKeeper
+from gpu_worker.patience import Patience
+from gpu_worker.reply import Reply
+from gpu_worker.threads import set_torch_threads
+from tasks.flow.context import Context
+
+_log = logging.getLogger(__name__)
+
+_KIND = "encode"
+
+
+class EncodeService:
+    """Made in order: ``warm_up``, ``attach``, ``set_ready``; ended by ``stop`` or ``abandon``."""
+
+    def __init__(self, *, context: Context, encoders: Mapping[str, Encoder], name: str) -> None:
+        """Take loaded encoders. ``name`` is the worker's, as it stands in its heartbeat."""
+        cards = {key: encoder.card for key, encoder in encoders.items()}
+        settings = context.settings
+        self._context = context
+        self._cards = cards
+        self._name = name
+        self._ready = threading.Event()
+        self._patience = Patience(context.clock)
+        reply = Reply(context, cards, self._patience)
+        self.desk = Desk(context=context, admission=Admission(context, cards), reply=reply)
+        self.engine = Engine(
+            encoders,
+            budget=Budget(max_items=settings.max_batch_items, max_cost=settings.max_batch_cost),
+            device=open_device(device_of(encoders)),
+            observer=self.desk,
+            clock=context.clock,
+        )
+        self._leases = LeaseKeeper(context.store.flights, self.desk.ledger, settings.flight_lease)
+        self._heartbeat = HeartbeatThread(context.store.heartbeats, self.heartbeat, settings.heartbeat_period)
+
+    def warm_up(self) -> None:
+        """Warm every encoder up, then announce its card: from then on others build keys with it.
+
+        Raises:
+            EncodeFailed: an encoder does not run.
+            StoreUnavailable: the cards could not be announced.
+        """
+        started = time.perf_counter()
+        self.engine.start()
+        _log.info("%d encoders are warm after %.1f s", len(self._cards), time.perf_counter() - started)
+        for card in self._cards.values():
+            self._context.store.cards.announce(card)
+        self._heartbeat.start()
+
+    def attach(self, host: Host) -> None:
+        """Take messages from this host from now on."""
+        self.desk.open(self.engine, host)
+        self._leases.start()
+
+    def set_ready(self) -> None:
+        """The deliverer is connected: the heartbeat says ready."""
+        self._ready.set()
+
+    def heartbeat(self) -> Heartbeat:
+        """This worker's sign of life."""
+        return Heartbeat(
+            name=self._name,
+            kind=_KIND,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            at=self._context.clock(),
+            ready=self._ready.is_set(),
+            encoders=tuple(self._cards),
+            counters=self.engine.counters.snapshot(),
+        )
+
+    def info(self) -> dict[str, float | list[str]]:
+        """Figures for ``inspect stats``."""
+        figures: dict[str, float | list[str]] = dict(self.engine.counters.snapshot())
+        return figures | {
+            "held": len(self.desk.ledger),
+            "queued": self.engine.queued,
+            "encoders": [*self._cards],
+        }
+
+    def stop(self, timeout: float) -> None:
+        """Finish the running batch and its replies; all else stays unacked, for another worker."""
+        end = time.monotonic() + timeout
+        self._patience.end()
+        self._ready.clear()
+        self.desk.close(timeout)
+        left = self.engine.stop(max(0.0, end - time.monotonic()))
+        _log.info("stopped; %d items are given back", len(left))
+        self._leases.stop()
+        self._heartbeat.stop()
+
+    def abandon(self) -> None:
+        """Stop at once; what runs is left behind with its thread."""
+        self.stop(timeout=0.0)
+
+
+def open_service(context: Context, *, name: str, device: str | None = None) -> EncodeService:
+    """Load what the config names, and warm it up.
+
+    Raises:
+        SettingsError: an encoder of the config cannot be loaded; it is named.
+        EncodeFailed, StoreUnavailable: as ``EncodeService.warm_up``.
+    """
+    threads = set_torch_threads(context.settings.torch_threads)
+    _log.info("torch computes with %d threads on a CPU", threads)
+    service = EncodeService(context=context, encoders=load_fleet(context.config, device), name=name)
+    service.warm_up()
+    return service
