@@ -58,7 +58,8 @@ task_store_errors_even_if_ignored = False
 # at least once: a message is acked when its work is done, and given back when its child is killed
 task_acks_late = True
 task_reject_on_worker_lost = True
-task_acks_on_failure_or_timeout = True
+task_acks_on_failure = True
+task_acks_on_timeout = True
 
 # events, so that Flower and ``celery events`` see workers and tasks
 worker_send_task_events = True

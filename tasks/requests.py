@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from celery.exceptions import Reject
 from celery.worker.request import Request
 
 from epd.contracts.errors import DecodeTimeout, EpdError
@@ -17,16 +18,20 @@ logger = logging.getLogger(__name__)
 class CountedRequest(Request):
     """A request whose outcome is counted."""
 
-    def on_success(self, failed__retval__runtime: tuple[bool, Any, float], **kwargs: Any) -> Any:
-        """Called when the task has returned or raised, in every pool."""
-        failed, result, _ = failed__retval__runtime
-        if not failed:
-            count_result(str(result))
-        return super().on_success(failed__retval__runtime, **kwargs)
+    def send_event(self, type: str, **fields: Any) -> Any:
+        """Called for each event of the task, in every pool.
+
+        Counting hangs on the event since Celery's optimised request class replaces ``on_success`` without
+        calling ours; ``celeryconfig`` has events on in every worker.
+        """
+        if type == "task-succeeded":
+            count_result(str(fields.get("result")))
+        return super().send_event(type, **fields)
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
-        """Called when the task has raised or its child has died."""
-        count_crash(self.task_name)
+        """Called when the task has raised or its child has died; a message given back is no failure."""
+        if not isinstance(exc_info.exception, Reject):
+            count_crash(self.task_name)
         return super().on_failure(exc_info, *args, **kwargs)
 
 

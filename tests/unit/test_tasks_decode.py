@@ -1,0 +1,225 @@
+"""Decode over the in-memory store: tracks, lost blobs, wrong types, expiry, redelivery."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from billiard.exceptions import SoftTimeLimitExceeded
+from tasks_kit import EYE, Bench, png
+
+from epd.contracts.errors import StoreUnavailable
+from epd.contracts.job import PartRecord, State
+from epd.contracts.media import Modality, RawAudio, RawFrames, RawImage
+from epd.contracts.messages import MAX_ATTEMPTS, DecodeMessage, FetchMessage
+from tasks.flow.decode_item import decode_item
+from workers.ffmpeg import ffmpeg_binary
+
+IMAGE, VIDEO, AUDIO = Modality.IMAGE, Modality.VIDEO, Modality.AUDIO
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """One second of moving picture, with a tone and without."""
+    folder = tmp_path_factory.mktemp("videos")
+    picture = ["-f", "lavfi", "-i", "testsrc=size=64x48:rate=8:duration=1"]
+    tone = ["-f", "lavfi", "-i", "sine=frequency=440:duration=1"]
+    made = {}
+    for name, inputs in {"loud": [*picture, *tone], "silent": picture}.items():
+        path = folder / f"{name}.mp4"
+        command = [str(ffmpeg_binary()), "-nostdin", "-y", *inputs, "-c:v", "mpeg4", str(path)]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        made[name] = path.read_bytes()
+    return made
+
+
+def fetched(bench: Bench, message: FetchMessage) -> DecodeMessage:
+    bench.fetch(message)
+    return bench.outbox.decodes[-1]
+
+
+def code_of(bench: Bench, message: FetchMessage, part: str) -> str | None:
+    error = bench.part(message, part).error
+    return None if error is None else error.code
+
+
+def test_image(bench: Bench) -> None:
+    decode = fetched(bench, bench.job((IMAGE, bench.upload(png((1, 2, 3))))))
+    tally = decode_item(bench.context, decode)
+    (encode,) = bench.outbox.encodes
+    assert isinstance(encode.raw, RawImage)
+    pixels = np.fromfile(bench.store.blobs.path(encode.raw.blob), np.uint8).reshape(6, 8, 3)
+    assert (pixels == (1, 2, 3)).all()
+    assert encode.wanted == decode.main
+    assert {"fetch_queue", "fetch", "decode_queue", "decode"} <= set(encode.timings)
+    assert tally["decode_items"] == 1
+
+
+def test_video_with_sound_has_two_parts(bench: Bench, videos: dict[str, bytes]) -> None:
+    message = bench.job((VIDEO, bench.upload(videos["loud"])))
+    decode_item(bench.context, fetched(bench, message))
+    frames, sound = bench.outbox.encodes
+    assert isinstance(frames.raw, RawFrames)
+    assert isinstance(sound.raw, RawAudio)
+    assert frames.audio is not None
+    assert frames.audio.present
+    assert sound.raw.sample_rate == 16000
+    assert bench.parts(message) == {"0.video", "0.audio"}
+
+
+def test_silent_video_has_one_part(bench: Bench, videos: dict[str, bytes]) -> None:
+    message = bench.job((VIDEO, bench.upload(videos["silent"])))
+    decode_item(bench.context, fetched(bench, message))
+    (frames,) = bench.outbox.encodes
+    assert frames.audio is not None
+    assert not frames.audio.present
+    assert bench.parts(message) == {"0.video"}
+
+
+def test_silent_video_fails_where_sound_is_required(bench: Bench, videos: dict[str, bytes]) -> None:
+    source = bench.upload(videos["silent"])
+    strict, other = bench.job((VIDEO, source), audio_track="require"), bench.job((VIDEO, source))
+    decode_item(bench.context, fetched(bench, strict))
+    decode_item(bench.context, fetched(bench, other))
+    assert code_of(bench, strict, "0.video") == "no_audio_track"
+    assert bench.part(other, "0.video").state is State.RUNNING
+    assert [encode.job_id for encode in bench.outbox.encodes] == [other.job_id]
+
+
+def test_sound_is_left_alone_with_none(bench: Bench, videos: dict[str, bytes]) -> None:
+    message = bench.job((VIDEO, bench.upload(videos["loud"])), audio_track="none")
+    decode_item(bench.context, fetched(bench, message))
+    (frames,) = bench.outbox.encodes
+    assert frames.audio is not None
+    assert frames.audio.present
+    assert bench.parts(message) == {"0.video"}
+
+
+def test_broken_sound_fails_alone(
+    bench: Bench, videos: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tasks.flow import decode_item as flow
+    from workers.decode import decode
+
+    def deaf(*args: object, **kwargs: object) -> object:
+        if kwargs["modality"] is AUDIO:
+            raise RuntimeError("no ear")
+        return decode(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("tasks.flow.tracks.decode", deaf)
+    message = bench.job((VIDEO, bench.upload(videos["loud"])))
+    flow.decode_item(bench.context, fetched(bench, message))
+    assert [encode.wanted.track for encode in bench.outbox.encodes] == [VIDEO]
+    assert code_of(bench, message, "0.audio") == "internal"
+    assert bench.part(message, "0.video").state is State.RUNNING
+
+
+def test_second_video_waits_for_both_tracks(bench: Bench, videos: dict[str, bytes]) -> None:
+    source = bench.upload(videos["loud"])
+    one, two = bench.job((VIDEO, source)), bench.job((VIDEO, source))
+    decode_item(bench.context, fetched(bench, one))
+    decode_item(bench.context, fetched(bench, two))
+    assert [encode.job_id for encode in bench.outbox.encodes] == [one.job_id] * 2
+    for encode in bench.outbox.encodes:
+        bench.complete(encode.wanted, encode.digest, sound=True if encode.wanted.track is VIDEO else None)
+    for message in (one, two):
+        view = bench.store.jobs.view(message.job_id)
+        assert view is not None
+        assert view.state is State.DONE
+        assert set(view.parts) == {"0.video", "0.audio"}
+
+
+def test_redelivery_after_the_end_changes_nothing(bench: Bench) -> None:
+    message = bench.job((IMAGE, bench.upload(png())))
+    decode = fetched(bench, message)
+    decode_item(bench.context, decode)
+    bench.complete(bench.outbox.encodes[0].wanted, decode.digest)
+    decode_item(bench.context, decode)
+    assert len(bench.outbox.encodes) == 1
+    assert bench.part(message, "0.image").state is State.DONE
+
+
+@pytest.mark.parametrize(
+    ("modality", "data", "code"),
+    [
+        (AUDIO, png(), "unsupported_media"),
+        (VIDEO, b"<html></html>", "unsupported_media"),
+        (IMAGE, b"", "empty_media"),
+        (IMAGE, png()[:45], "corrupt_media"),
+    ],
+    ids=["image as audio", "page", "nothing", "cut off"],
+)
+def test_bytes_of_another_kind_fail(bench: Bench, modality: Modality, data: bytes, code: str) -> None:
+    message = bench.job((modality, bench.upload(data)))
+    decode_item(bench.context, fetched(bench, message))
+    assert code_of(bench, message, f"0.{modality}") == code
+    assert not bench.outbox.encodes
+    assert bench.files("r") == []
+
+
+def test_lost_blob_goes_back_to_fetch_a_few_times(bench: Bench) -> None:
+    message = bench.job((IMAGE, bench.upload(png())))
+    decode = fetched(bench, message)
+    (bench.settings.blob_dir / decode.blob.name).unlink()
+    decode_item(bench.context, decode)
+    (again,) = bench.outbox.fetches
+    assert again.attempt == 1
+    decode_item(bench.context, decode.model_copy(update={"attempt": MAX_ATTEMPTS}))
+    assert code_of(bench, message, "0.image") == "blob_missing"
+
+
+def test_changed_encoder_goes_back_to_fetch(bench: Bench) -> None:
+    decode = fetched(bench, bench.job((IMAGE, bench.upload(png()))))
+    bench.store.cards.announce(EYE.model_copy(update={"weights_digest": "c" * 64}))
+    decode_item(bench.context, decode)
+    assert len(bench.outbox.fetches) == 1
+    assert not bench.outbox.encodes
+
+
+def test_cancelled_item_hands_its_flight_on(bench: Bench) -> None:
+    source = bench.upload(png())
+    one, two = bench.job((IMAGE, source)), bench.job((IMAGE, source))
+    decode = fetched(bench, one)
+    bench.fetch(two)
+    bench.store.jobs.close(one.job_id, PartRecord(state=State.CANCELLED))
+    decode_item(bench.context, decode)
+    assert [again.job_id for again in bench.outbox.fetches] == [two.job_id]
+    assert not bench.outbox.encodes
+
+
+def test_expired_item_is_not_decoded(bench: Bench) -> None:
+    message = bench.job((IMAGE, bench.upload(png())))
+    decode = fetched(bench, message)
+    bench.now += 61
+    decode_item(bench.context, decode)
+    assert bench.part(message, "0.image").state is State.EXPIRED
+    assert not bench.outbox.encodes
+
+
+def test_broker_that_is_down_leaves_no_raw_file(bench: Bench) -> None:
+    decode = fetched(bench, bench.job((IMAGE, bench.upload(png()))))
+    bench.outbox.down = True
+    with pytest.raises(StoreUnavailable):
+        decode_item(bench.context, decode)
+    assert bench.files("r") == []
+    bench.outbox.down = False
+    decode_item(bench.context, decode)
+    assert len(bench.outbox.encodes) == 1
+
+
+def test_soft_limit_comes_through(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(*_: object, **__: object) -> None:
+        raise SoftTimeLimitExceeded
+
+    monkeypatch.setattr("tasks.flow.tracks.decode", hang)
+    decode = fetched(bench, bench.job((IMAGE, bench.upload(png()))))
+    with pytest.raises(SoftTimeLimitExceeded):
+        decode_item(bench.context, decode)
+    assert bench.files("r") == []
