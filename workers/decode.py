@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from epd.contracts.card import AudioRules, VideoRules
 from epd.contracts.errors import Internal, UnsupportedMedia
 from epd.contracts.media import BlobRef, ItemOptions, Modality, RawAudio, RawFrames, RawImage
@@ -11,7 +13,7 @@ from workers.animation import sample_animation
 from workers.audio import decode_audio
 from workers.image import read_image
 from workers.limits import DecodeLimits
-from workers.probe import probe
+from workers.probe import AudioTrack, probe
 from workers.sampling import effective_rules
 from workers.sniff import Sniffed, sniff
 from workers.transfer import write_all
@@ -46,12 +48,12 @@ def decode(
             out.unlink(missing_ok=True)
 
 
-def has_audio_track(path: Path, *, limits: DecodeLimits) -> bool:
-    """Whether a file carries sound; an animation never does. Raises as ``sniff`` and ``probe`` do."""
+def audio_track(path: Path, *, limits: DecodeLimits) -> AudioTrack | None:
+    """The sound of a file, if there is any; an animation has none. Raises as ``sniff`` and ``probe`` do."""
     sniffed = sniff(path)
     if Modality.AUDIO not in sniffed.carries:
-        return False
-    return probe(path, sniffed=sniffed, limits=limits).audio is not None
+        return None
+    return probe(path, sniffed=sniffed, limits=limits).audio
 
 
 def _checked_type(path: Path, modality: Modality) -> Sniffed:
@@ -84,7 +86,7 @@ def _image(path: Path, sniffed: Sniffed, limits: DecodeLimits, out: Path) -> Raw
     image = read_image(path, format_name=sniffed.format, max_pixels=limits.image_pixels)
     height, width, _ = image.pixels.shape
     with out.open("wb") as sink:
-        write_all(sink, image.pixels.tobytes())
+        write_all(sink, np.ascontiguousarray(image.pixels).reshape(-1).data)
     return RawImage(
         blob=_blob(out),
         height=height,

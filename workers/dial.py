@@ -158,7 +158,7 @@ class CheckedAdapter(requests.adapters.HTTPAdapter):
     """A requests adapter whose connections go through the guard; few are kept open."""
 
     def __init__(self) -> None:
-        super().__init__(pool_connections=8, pool_maxsize=1, max_retries=0)
+        super().__init__(pool_connections=4, pool_maxsize=1, max_retries=0)
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         """Use our connection classes."""

@@ -103,7 +103,7 @@ def _one_try(
             answer = _ask(current, validators)
             try:
                 if answer.status_code not in _REDIRECTS:
-                    return _take(answer, current, into)
+                    return _take(answer, current, into, validators)
                 url = _next_hop(answer, target)
             finally:
                 answer.close()
@@ -149,10 +149,12 @@ def _next_hop(answer: requests.Response, target: Target) -> str:
         raise SourceRefused("a redirect to something that is no URL") from None
 
 
-def _take(answer: requests.Response, current: Exchange, into: BinaryIO) -> Downloaded:
+def _take(answer: requests.Response, current: Exchange, into: BinaryIO, validators: Validators) -> Downloaded:
     status = answer.status_code
     if status in _AGAIN or status >= 500:
         raise SourceUnavailable(f"the server answered {status}", retry_after=delay_of(answer.headers))
+    if status == 304 and not validators.headers():
+        raise SourceRejected("the server answered 304 to a request without conditions")
     if status not in {200, 203, 304}:
         raise SourceRejected(f"the server answered {status}")
     hasher = hashlib.sha256()

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 _PIECE = 1 << 18
+#: What is undone, and what changes nothing (object stores leave ``aws-chunked`` on finished uploads).
+_CODINGS = frozenset({"gzip", "x-gzip", "deflate", "identity", "aws-chunked", ""})
 
 
 def copy_body(answer: requests.Response, current: Exchange, into: BinaryIO, hasher: _Hash) -> int:
@@ -29,7 +31,7 @@ def copy_body(answer: requests.Response, current: Exchange, into: BinaryIO, hash
     for a connection that breaks off.
     """
     limit = current.limits.max_bytes
-    _check_stated_length(answer.headers, limit)
+    _check_headers(answer.headers, limit)
     nbytes = 0
     while piece := _next_piece(answer.raw):
         current.remaining()
@@ -60,7 +62,11 @@ def _is_done(raw: urllib3.HTTPResponse) -> bool:
     return raw.closed or source is None or source.isclosed()
 
 
-def _check_stated_length(headers: Mapping[str, str], limit: int) -> None:
+def _check_headers(headers: Mapping[str, str], limit: int) -> None:
+    codings = {coding.strip().lower() for coding in headers.get("Content-Encoding", "").split(",")}
+    if not codings <= _CODINGS:
+        # An unknown coding would be handed on as it is, and hashed as if it were the media.
+        raise SourceRejected("the body has a content coding that was not asked for")
     stated = headers.get("Content-Length", "")
     if stated.isdecimal() and int(stated[:20]) > limit:
         raise too_large(limit)
@@ -71,7 +77,7 @@ def too_large(limit: int) -> MediaTooLarge:
     return MediaTooLarge(f"the media is larger than {limit} bytes")
 
 
-def write_all(into: BinaryIO, piece: bytes) -> None:
+def write_all(into: BinaryIO, piece: bytes | memoryview) -> None:
     """Write and flush all of ``piece``, also to an unbuffered file.
 
     Raises ``BlobSpaceFull`` when the file cannot grow, ``Internal`` when it cannot be written to at all.

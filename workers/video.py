@@ -7,7 +7,6 @@ really showed are counted in the same pass; where they ask for other frames, a s
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from workers.probe import MediaFacts, VideoTrack, probe
 from workers.reports import report_to
 from workers.sampling import Timeline, choose_frames
 from workers.sniff import Sniffed
+from workers.transfer import write_all
 
 _PASSES = 3
 _LEAF = 8
@@ -83,8 +83,11 @@ class _Decoder:
 
     def arguments(self, filters: str, *, steady: bool) -> list[str]:
         """The ffmpeg arguments: one stream through ``filters`` to raw RGB, no frame added or dropped."""
-        threads = {"threads": 1} if steady else {}
-        source = ffmpeg.input(file_argument(self.path), **input_options(self.sniffed.format), **threads)
+        # A frame larger than its header says is refused by the decoder, too.
+        options: dict[str, str | int] = {"max_pixels": self.limits.image_pixels}
+        if steady:
+            options["threads"] = 1
+        source = ffmpeg.input(file_argument(self.path), **input_options(self.sniffed.format), **options)
         output = source.output(
             "pipe:1",
             map=f"0:{self.track.index}",
@@ -92,7 +95,7 @@ class _Decoder:
             fps_mode="passthrough",
             f="rawvideo",
             pix_fmt="rgb24",
-            # A frame larger than its header says cannot fill the disk.
+            # Whatever the file does, it cannot fill the disk.
             fs=self.limits.frame_bytes + 1,
         )
         arguments: list[str] = output.get_args()
@@ -162,12 +165,10 @@ def _repeat_frames(out: Path, chosen: tuple[int, ...], frame_bytes: int) -> None
     if len(once) == len(chosen):
         return
     place = {index: number for number, index in enumerate(once)}
-    whole = out.with_name(f"{out.name}.full")
-    try:
-        with out.open("rb") as source, whole.open("wb") as sink:
-            for index in chosen:
-                source.seek(place[index] * frame_bytes)
-                sink.write(source.read(frame_bytes))
-        os.replace(whole, out)
-    finally:
-        whole.unlink(missing_ok=True)
+    with out.open("r+b") as file:
+        # From the end, so that a frame is moved before its place is taken.
+        for number in range(len(chosen) - 1, -1, -1):
+            file.seek(place[chosen[number]] * frame_bytes)
+            frame = file.read(frame_bytes)
+            file.seek(number * frame_bytes)
+            write_all(file, frame)

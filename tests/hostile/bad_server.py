@@ -192,6 +192,8 @@ ROUTES: dict[str, Callable[[_Handler], None]] = {
     ),
     "/gzip-lie": lambda handler: handler.reply(200, PNG, Content_Encoding="gzip"),
     "/gzip-bomb": _gzip_bomb,
+    "/brotli-lie": lambda handler: handler.reply(200, PNG, Content_Encoding="br"),
+    "/304": lambda handler: handler.reply(304),
     "/404-image": lambda handler: handler.reply(404, PNG),
     "/206": lambda handler: handler.reply(206, PNG[:10]),
     "/sig/a%2fb%20c.png": _signed,

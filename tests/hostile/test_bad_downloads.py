@@ -70,6 +70,8 @@ def test_whole_body_arrives_whatever_way_it_took(
         ("/endless", MediaTooLarge, 1),
         ("/huge-length", MediaTooLarge, 1),
         ("/gzip-lie", SourceRejected, 1),
+        ("/brotli-lie", SourceRejected, 1),
+        ("/304", SourceRejected, 1),
         ("/404-image", SourceRejected, 1),
         ("/206", SourceRejected, 1),
         ("/403-always", SourceRejected, 1),

@@ -22,7 +22,7 @@ from epd.contracts.errors import (
     UnsupportedMedia,
 )
 from epd.contracts.media import ItemOptions, Modality, RawFrames
-from workers.decode import has_audio_track
+from workers.decode import audio_track
 from workers.ffmpeg import ffmpeg_binary
 from workers.limits import DecodeLimits
 
@@ -135,7 +135,7 @@ def test_refusals_name_the_reason_and_leave_no_file(
     [("VID-02.mp4", False), ("VID-21.mov", True), ("VID-19.mp4", True), ("IMG-21.gif", False)],
 )
 def test_the_audio_track_is_told(decoded: Decode, name: str, there: bool) -> None:
-    assert has_audio_track(MEDIA / name, limits=DecodeLimits()) is there
+    assert (audio_track(MEDIA / name, limits=DecodeLimits()) is not None) is there
     if not there and name.startswith("VID"):
         with pytest.raises(NoAudioTrack):
             decoded(name, Modality.AUDIO)
