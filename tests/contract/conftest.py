@@ -13,7 +13,7 @@ from epd.store import keys
 from epd.store.base import Store
 from epd.store.open import open_memory_store, open_store
 
-#: Keys without a TTL that ``keys.py`` documents: each is bounded by the byte limit, open flights or the config.
+#: Keys without a TTL that ``keys.py`` documents: bounded by the byte limit, by open flights or by the config.
 BOUNDED = {keys.LRU, keys.LRU_BYTES, keys.LRU_SIZES, keys.FLIGHTS}
 BOUNDED_PREFIX = keys.encoder("")
 

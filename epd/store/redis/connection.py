@@ -7,13 +7,15 @@ This is the only place where exceptions of redis-py become ``StoreUnavailable``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
-from redis.backoff import ExponentialWithJitterBackoff
+from redis.backoff import NoBackoff
 from redis.client import PubSub
+from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 
@@ -24,9 +26,12 @@ logger = logging.getLogger(__name__)
 
 #: More than the threads of one process ever need; the wait for a free one is bounded too.
 _MAX_CONNECTIONS = 64
-_RETRIES = 2
+#: Seconds before each further try. redis-py nests its own retries (connect within command), so that a server
+#: that hangs would hold a caller for nine time limits; here one limit bounds all tries together.
+_PAUSES = (0.02, 0.1)
 _HEALTH_CHECK_SECONDS = 15
 
+Answer = TypeVar("Answer")
 Argument = str | int | float
 Command = tuple[Argument, ...]
 
@@ -54,24 +59,25 @@ class Connection:
             socket_connect_timeout=timeout,
             health_check_interval=_HEALTH_CHECK_SECONDS,
             decode_responses=True,
-            retry=Retry(ExponentialWithJitterBackoff(cap=0.25, base=0.02), _RETRIES),
+            retry=Retry(NoBackoff(), 0),
         )
         self._client = redis.Redis.from_pool(pool)
         self._scripts = load_scripts()
+        self._timeout = timeout
 
     def call(self, *command: Argument) -> Any:
         """One command and its answer."""
         with answering():
-            return self._client.execute_command(*command)
+            return self._retried(lambda: self._client.execute_command(*command))
 
     def pipe(self, commands: Sequence[Command]) -> list[Any]:
         """Several commands in one round trip; the answers in their order."""
         with answering():
-            answers = self._send(commands)
+            answers = self._retried(lambda: self._send(commands))
             missing = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
             if missing:
                 self._register_scripts()
-                again = self._send([commands[index] for index in missing])
+                again = self._retried(lambda: self._send([commands[index] for index in missing]))
                 for index, answer in zip(missing, again, strict=True):
                     answers[index] = answer
             for answer in answers:
@@ -97,6 +103,22 @@ class Connection:
     def close(self) -> None:
         """Close every idle connection."""
         self._client.connection_pool.disconnect()
+
+    def _retried(self, attempt: Callable[[], Answer]) -> Answer:
+        """Try again after a lost connection, while the time limit of one call is not over.
+
+        A change may be made twice that way. Every script gives the same state then; what it returns is
+        that of the last try.
+        """
+        end = time.monotonic() + self._timeout
+        for pause in _PAUSES:
+            try:
+                return attempt()
+            except (ConnectionLost, OSError):
+                if time.monotonic() + pause >= end:
+                    raise
+                time.sleep(pause)
+        return attempt()
 
     def _send(self, commands: Sequence[Command]) -> list[Any]:
         with self._client.pipeline(transaction=False) as pipeline:
