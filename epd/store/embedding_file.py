@@ -117,6 +117,8 @@ def _parse(path: Path, file: Any) -> EmbeddingFile:
     fields = json.loads(file.read(length))
     header, tensor = fields.pop("__metadata__", {}), fields.pop(TENSOR)
     rows, hidden = tensor["shape"]
+    if not (isinstance(header, dict) and type(rows) is type(hidden) is int and min(rows, hidden) >= 0):
+        raise ValueError("header is not of an embedding")
     dtype, offset = _NAMES[tensor["dtype"]], _LENGTH.size + length
     nbytes = rows * hidden * ITEM_BYTES[dtype]
     if fields or tensor["data_offsets"] != [0, nbytes] or size != offset + nbytes:

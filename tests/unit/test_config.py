@@ -1,0 +1,78 @@
+"""``epd.toml``: read, checked as a whole, every mistake named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from epd.config import load_config
+from epd.contracts.errors import SettingsError, UnknownModel
+from epd.contracts.media import Modality
+
+GOOD = """
+default_model = "demo"
+
+[encoders.photo]
+family = "dinov2"
+path = "models/photo"
+
+[encoders.sound]
+family = "whisper"
+hub = "openai/whisper-tiny.en"
+revision = "main"
+dtype = "float32"
+device = "cuda:1"
+
+[models.demo]
+image = "photo"
+audio = "sound"
+"""
+
+
+def _write(folder: Path, text: str) -> Path:
+    path = folder / "epd.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_good_file_is_read(tmp_path: Path) -> None:
+    config = load_config(_write(tmp_path, GOOD))
+    name, model = config.model(None)
+    assert name == "demo"
+    assert [model.encoder_for(modality) for modality in Modality] == ["photo", None, "sound"]
+    assert config.encoders["photo"].path == tmp_path / "models/photo"
+    assert (config.encoders["photo"].dtype, config.encoders["sound"].device) == ("auto", "cuda:1")
+
+
+def test_an_unknown_model_names_the_known(tmp_path: Path) -> None:
+    config = load_config(_write(tmp_path, GOOD))
+    with pytest.raises(UnknownModel, match="'gpt'; there are: demo"):
+        config.model("gpt")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ('default_model = "demo"', 'default_model = "other"', "default_model 'other'"),
+        ('default_model = "demo"', "", "default_model"),
+        ('image = "photo"', 'image = "foto"', "models.demo.image: no encoder 'foto'"),
+        ('family = "dinov2"', 'familly = "dinov2"', "encoders.photo.familly"),
+        ('path = "models/photo"', "", "exactly one of path, hub"),
+        ('path = "models/photo"', 'path = "a"\nhub = "b"', "exactly one of path, hub"),
+        ('dtype = "float32"', 'dtype = "fp8"', "encoders.sound.dtype='fp8'"),
+        ('device = "cuda:1"', 'device = "tpu"', "encoders.sound.device='tpu'"),
+        ('image = "photo"', 'pictures = "photo"', "models.demo.pictures"),
+        ("[models.demo]", "[models.demo", "epd.toml"),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, old: str, new: str, named: str) -> None:
+    assert old in GOOD
+    with pytest.raises(SettingsError) as caught:
+        load_config(_write(tmp_path, GOOD.replace(old, new)))
+    assert named in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"nowhere\.toml: No such file"):
+        load_config(tmp_path / "nowhere.toml")

@@ -1,0 +1,70 @@
+"""Settings: read from the environment, an unknown or bad one is named."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from epd.contracts.errors import SettingsError
+from epd.settings import read_settings
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("EPD_")]:
+        monkeypatch.delenv(name)
+
+
+def test_the_defaults_are_valid() -> None:
+    found = read_settings()
+    assert found.store_url != found.broker_url
+    assert found.heartbeat_ttl > 2 * found.heartbeat_period
+    assert found.url_ttl == 0
+
+
+def test_values_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EPD_STORE_URL", "redis://elsewhere/3")
+    monkeypatch.setenv("EPD_BLOB_DIR", "/data/blobs")
+    monkeypatch.setenv("EPD_MAX_ITEMS", "7")
+    monkeypatch.setenv("EPD_FETCH_ALLOW_HOSTS", "127.0.0.1:8000, ::1 ,")
+    found = read_settings()
+    assert (found.store_url, found.blob_dir) == ("redis://elsewhere/3", Path("/data/blobs"))
+    assert (found.max_items, found.fetch_allow_hosts) == (7, ("127.0.0.1:8000", "::1"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("EPD_MAX_ITEMS", "many"),
+        ("EPD_MAX_ITEMS", "0"),
+        ("EPD_BLOB_BYTES", "1"),
+        ("EPD_JOB_DEADLINE", "nan"),
+        ("EPD_API_PORT", "70000"),
+        ("EPD_FETCH_RETRIES", "-1"),
+    ],
+)
+def test_a_bad_value_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match=name) as caught:
+        read_settings()
+    assert value in str(caught.value)
+
+
+def test_every_unknown_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EPD_MAX_ITMES", "7")
+    monkeypatch.setenv("EPD_COLOUR", "red")
+    with pytest.raises(SettingsError, match="EPD_COLOUR, EPD_MAX_ITMES"):
+        read_settings()
+
+
+def test_other_variables_are_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://x")
+    assert read_settings().store_url == "redis://127.0.0.1:6379/1"
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValidationError):
+        read_settings().max_items = 3
