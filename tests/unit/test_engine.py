@@ -1,0 +1,273 @@
+"""The engine with a small real encoder on the CPU: batches, isolation of bad items, and its end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from slot_makers import make_slot
+from torch import Tensor
+
+from epd.contracts.errors import BlobMissing, EncodeFailed, EncoderNotReady
+from epd.telemetry.counters import Count, counter_key
+from gpu_worker.encoders.base import Encoder, Inputs
+from gpu_worker.engine.cpu_device import CpuDevice
+from gpu_worker.engine.engine import Engine
+from gpu_worker.engine.planner import Budget
+from gpu_worker.engine.runner import EagerRunner
+from gpu_worker.engine.slot import Dropped, DropReason, Encoded, Failed, Outcome, Settled, Slot
+from tests.unit.tiny_checkpoints import tiny_encoder
+
+#: A picture whose first pixel is this makes the runner below fail.
+POISON = 251
+
+
+class Watcher:
+    """An observer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[str, Outcome] = {}
+        self.begun: list[list[str]] = []
+        self.unwanted: set[str] = set()
+        self.lost: list[BaseException] = []
+
+    def still_wanted(self, slot: Slot) -> bool:
+        return slot.id not in self.unwanted
+
+    def on_begun(self, slots: Sequence[Slot]) -> None:
+        self.begun.append([slot.id for slot in slots])
+
+    def on_settled(self, settled: Sequence[Settled]) -> None:
+        for one in settled:
+            assert one.slot.id not in self.outcomes, "settled twice"
+            self.outcomes[one.slot.id] = one.outcome
+
+    def on_device_lost(self, error: BaseException) -> None:
+        self.lost.append(error)
+
+    def wait(self, count: int, within: float = 20.0) -> None:
+        end = time.monotonic() + within
+        while len(self.outcomes) < count:
+            assert time.monotonic() < end, f"{len(self.outcomes)} of {count} outcomes"
+            time.sleep(0.002)
+
+
+class GatedRunner(EagerRunner):
+    """The eager runner, held back by a gate, failing for batches that ``fails`` picks."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Event()
+        self.sizes: list[int] = []
+        self.fails: Callable[[Tensor], Exception | None] = lambda _pictures: None
+
+    def run(self, encoder: Encoder, inputs: Inputs) -> Tensor:
+        self.entered.set()
+        assert self.gate.wait(20)
+        pictures = inputs.tensors["pictures"]
+        self.sizes.append(len(pictures))
+        error = self.fails(pictures)
+        if error is not None:
+            raise error
+        return super().run(encoder, inputs)
+
+
+class Rig:
+    def __init__(self, encoder: Encoder, folder: Path) -> None:
+        self.encoder, self.folder = encoder, folder
+        self.watcher, self.runner = Watcher(), GatedRunner()
+        self.engine = Engine(
+            {"eye": encoder}, budget=Budget(max_items=4, max_cost=10_000), device=CpuDevice(),
+            observer=self.watcher, runner=self.runner,
+        )  # fmt: skip
+        self.engine.start(30)
+
+    def slot(self, value: int, **fields: object) -> Slot:
+        path = self.folder / f"blob-{time.monotonic_ns()}"
+        path.write_bytes(bytes([value]) * (30 * 40 * 3))
+        return make_slot(path=path, height=30, width=40, **fields)  # type: ignore[arg-type]
+
+    def hold_one_batch(self) -> Slot:
+        """Submit a slot and hold the device at it, so that what follows has to queue."""
+        self.runner.gate.clear()
+        self.runner.entered.clear()
+        first = self.slot(1)
+        self.engine.submit(first)
+        assert self.runner.entered.wait(20)
+        return first
+
+
+@pytest.fixture(scope="module")
+def eye(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    torch.set_num_threads(1)
+    return tiny_encoder("dinov2", tmp_path_factory.mktemp("eye"))
+
+
+@pytest.fixture
+def rig(eye: Encoder, tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(eye, tmp_path)
+    yield rig
+    rig.runner.gate.set()
+    rig.engine.stop(20)
+
+
+def rows_of(outcome: Outcome) -> Tensor:
+    assert isinstance(outcome, Encoded), outcome
+    flat = torch.frombuffer(bytearray(outcome.rows), dtype=torch.float32)
+    return flat.view(outcome.plan.tokens, outcome.hidden)
+
+
+def poisoned(pictures: Tensor) -> Exception | None:
+    bright = pictures.flatten(1).max(dim=1).values
+    return RuntimeError("bad picture") if bool((bright > 2.0).any()) else None
+
+
+def test_queued_items_share_batches_and_equal_their_single_result(rig: Rig) -> None:
+    first = rig.hold_one_batch()
+    slots = [rig.slot(value) for value in (10, 20, 30, 40, 50, 60)]
+    for slot in slots:
+        assert rig.engine.submit(slot)
+    rig.runner.gate.set()
+    rig.watcher.wait(7)
+    assert rig.runner.sizes == [1, 4, 2]
+    alone = rig.slot(20)
+    rig.engine.submit(alone)
+    rig.watcher.wait(8)
+    packed, single = rows_of(rig.watcher.outcomes[slots[1].id]), rows_of(rig.watcher.outcomes[alone.id])
+    torch.testing.assert_close(packed, single, rtol=1e-5, atol=1e-5)
+    assert [len(batch) for batch in rig.watcher.begun] == [1, 4, 2, 1]
+    assert first.id in rig.watcher.outcomes
+    figures = rig.engine.counters.snapshot()
+    assert figures[counter_key(Count.ENCODE_ITEMS, "eye")] == 8
+    assert figures[counter_key(Count.ENCODE_BATCH_PEAK, "eye")] == 4
+
+
+def test_one_bad_item_fails_alone(rig: Rig) -> None:
+    rig.runner.fails = poisoned
+    rig.hold_one_batch()
+    good = [rig.slot(value) for value in (10, 20, 30)]
+    bad = rig.slot(POISON)
+    for slot in (good[0], bad, good[1], good[2]):
+        rig.engine.submit(slot)
+    rig.runner.gate.set()
+    rig.watcher.wait(5)
+    outcome = rig.watcher.outcomes[bad.id]
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, EncodeFailed)
+    for slot in good:
+        assert rows_of(rig.watcher.outcomes[slot.id]).isfinite().all()
+    again = rig.slot(5)
+    rig.engine.submit(again)
+    rig.watcher.wait(6)
+    assert isinstance(rig.watcher.outcomes[again.id], Encoded)
+
+
+def test_a_batch_too_large_for_memory_is_halved_until_it_fits(rig: Rig) -> None:
+    rig.runner.fails = lambda pictures: torch.OutOfMemoryError("no") if len(pictures) > 2 else None
+    rig.hold_one_batch()
+    slots = [rig.slot(value) for value in (10, 20, 30, 40)]
+    for slot in slots:
+        rig.engine.submit(slot)
+    rig.runner.gate.set()
+    rig.watcher.wait(5)
+    assert rig.runner.sizes == [1, 4, 2, 2]
+    assert all(isinstance(rig.watcher.outcomes[slot.id], Encoded) for slot in slots)
+
+
+def test_missing_and_wrong_blobs_fail_alone(rig: Rig) -> None:
+    rig.hold_one_batch()
+    gone, short, good = rig.slot(1), rig.slot(2), rig.slot(3)
+    gone.path.unlink()
+    short.path.write_bytes(b"abc")
+    for slot in (gone, short, good):
+        rig.engine.submit(slot)
+    rig.runner.gate.set()
+    rig.watcher.wait(4)
+    for slot in (gone, short):
+        outcome = rig.watcher.outcomes[slot.id]
+        assert isinstance(outcome, Failed)
+        assert isinstance(outcome.error, BlobMissing)
+    assert isinstance(rig.watcher.outcomes[good.id], Encoded)
+
+
+def test_expired_cancelled_and_unwanted_slots_come_out_without_a_forward(rig: Rig) -> None:
+    rig.hold_one_batch()
+    expired, cancelled, unwanted = rig.slot(1, deadline=1.0), rig.slot(2), rig.slot(3)
+    rig.watcher.unwanted.add(unwanted.id)
+    for slot in (expired, cancelled, unwanted):
+        rig.engine.submit(slot)
+    assert rig.engine.cancel(cancelled.id)
+    assert not rig.engine.cancel("unknown")
+    rig.runner.gate.set()
+    rig.watcher.wait(4)
+    assert rig.watcher.outcomes[expired.id] == Dropped(DropReason.EXPIRED)
+    assert rig.watcher.outcomes[cancelled.id] == Dropped(DropReason.CANCELLED)
+    assert rig.watcher.outcomes[unwanted.id] == Dropped(DropReason.CANCELLED)
+    assert rig.runner.sizes == [1]
+
+
+def test_an_unknown_encoder_is_not_ready_here(rig: Rig) -> None:
+    slot = rig.slot(1, encoder="nobody")
+    rig.engine.submit(slot)
+    rig.watcher.wait(1)
+    outcome = rig.watcher.outcomes[slot.id]
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, EncoderNotReady)
+
+
+def test_a_full_batch_is_staged_ahead_and_a_part_batch_waits_for_the_device(rig: Rig) -> None:
+    rig.hold_one_batch()
+    for value in (1, 2):
+        rig.engine.submit(rig.slot(value))
+    time.sleep(0.1)  # time in which a part batch would be staged, were it wrong
+    assert rig.engine.queued == 2
+    for value in (3, 4):
+        rig.engine.submit(rig.slot(value))
+    end = time.monotonic() + 10
+    while rig.engine.queued:
+        assert time.monotonic() < end
+        time.sleep(0.002)
+    rig.runner.gate.set()
+    rig.watcher.wait(5)
+    assert rig.runner.sizes == [1, 4]
+
+
+def test_stop_finishes_the_running_batch_and_returns_the_rest(rig: Rig) -> None:
+    first = rig.hold_one_batch()
+    slots = [rig.slot(value) for value in range(6)]
+    for slot in slots:
+        rig.engine.submit(slot)
+    threading.Timer(0.2, rig.runner.gate.set).start()
+    left = rig.engine.stop(20)
+    assert isinstance(rig.watcher.outcomes[first.id], Encoded)
+    assert {slot.id for slot in left} == {slot.id for slot in slots}
+    assert not rig.engine.submit(rig.slot(9))
+
+
+def test_a_lost_device_is_reported_and_fails_nobody(rig: Rig) -> None:
+    rig.runner.fails = lambda _pictures: torch.AcceleratorError("illegal memory access", 700)
+    rig.engine.submit(rig.slot(1))
+    end = time.monotonic() + 10
+    while not rig.watcher.lost:
+        assert time.monotonic() < end
+        time.sleep(0.002)
+    assert rig.watcher.outcomes == {}
+
+
+def test_an_encoder_that_cannot_run_ends_the_start(eye: Encoder) -> None:
+    class Broken(EagerRunner):
+        def warm_up(self, encoder: Encoder) -> None:
+            raise RuntimeError("no kernel image")
+
+    engine = Engine(
+        {"eye": eye}, budget=Budget(max_items=4, max_cost=100), device=CpuDevice(), observer=Watcher(),
+        runner=Broken(),
+    )  # fmt: skip
+    with pytest.raises(EncodeFailed, match="no kernel image"):
+        engine.start(20)
+    engine.stop(5)
