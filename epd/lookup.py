@@ -59,6 +59,19 @@ class Found:
         """What is left to make, the main part first."""
         return tuple(wanted for wanted in (self.main, self.audio) if wanted is not None)
 
+    @property
+    def certain_parts(self) -> tuple[PartId, ...]:
+        """The item's parts as far as they are known to exist.
+
+        The cached frames of a video tell that it has sound; that part has to be added to the job before
+        the main part is finished, or the job would be final too early.
+        """
+        main = PartId(self.item.index, self.item.modality)
+        others = [part for part in self.finished if part != main]
+        if self.main is None and self.audio is not None:
+            others.append(PartId(self.item.index, Modality.AUDIO))
+        return (main, *others)
+
 
 def tracks_of(item: Item, model: ModelConfig) -> tuple[Modality, ...]:
     """The tracks of an item that need an encoder: its own, and the sound of a video where it is wanted.

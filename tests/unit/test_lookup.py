@@ -1,0 +1,147 @@
+"""Which embeddings an item needs and what the cache answers, over the memory store."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from epd.config import ModelConfig
+from epd.contracts.card import AudioRules, EncoderCard, ImageRules, VideoRules
+from epd.contracts.errors import EncoderNotReady, UnknownModel
+from epd.contracts.job import PartId, State
+from epd.contracts.media import Item, Modality, Source
+from epd.contracts.metadata import AudioTrackInfo, EmbeddingRef, Entry, Metadata
+from epd.identity import source_key
+from epd.lookup import Found, cards_of, fresh_digest, look_up, needs_of, tracks_of
+from epd.settings import Settings
+from epd.store.base import Completed, SourceMemo, Store
+from epd.store.open import open_memory_store
+
+DIGEST = "d" * 64
+MODEL = ModelConfig(image="eye", video="eye", audio="ear")
+MAIN, SOUND = PartId(0, Modality.VIDEO), PartId(0, Modality.AUDIO)
+
+
+def card(name: str, *modalities: Modality) -> EncoderCard:
+    return EncoderCard(
+        name=name,
+        family=name,
+        modalities=modalities,
+        hidden=4,
+        dtype="float32",
+        weights_digest="a" * 64,
+        preprocess_revision="1",
+        image=ImageRules(),
+        video=VideoRules(fps=2, min_frames=2, max_frames=8),
+        audio=AudioRules(sample_rate=16000),
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = open_memory_store(Settings(blob_dir=tmp_path / "b", embedding_dir=tmp_path / "e"))
+    store.cards.announce(card("eye", Modality.IMAGE, Modality.VIDEO))
+    store.cards.announce(card("ear", Modality.AUDIO))
+    return store
+
+
+def video(mode: str = "auto") -> Item:
+    return Item(
+        index=0, modality=Modality.VIDEO, source=Source(media_id=DIGEST), options={"audio_track": mode}
+    )
+
+
+def find(store: Store, item: Item, model: ModelConfig = MODEL) -> Found:
+    cards = cards_of(model, store.cards)
+    (found,) = look_up([(item, DIGEST)], model=model, cards=cards, embeddings=store.embeddings)
+    return found
+
+
+def keep(store: Store, track: Modality, audio: AudioTrackInfo | None = None) -> None:
+    needs = needs_of(video(), DIGEST, model=MODEL, cards=cards_of(MODEL, store.cards))
+    wanted = needs.main if track is Modality.VIDEO else needs.audio
+    assert wanted is not None
+    ref = EmbeddingRef(key=wanted.key, shape=(2, 4), dtype="float32", nbytes=32)
+    metadata = Metadata(
+        embedding_key=wanted.key,
+        content_digest=DIGEST,
+        modality=track,
+        encoder=wanted.encoder,
+        dtype="float32",
+        token_count=2,
+        hidden=4,
+        audio=audio,
+    )
+    store.embeddings.publish_file(ref, memoryview(bytes(32)), {})
+    store.flights.complete([Completed(Entry(ref=ref, metadata=metadata), "0" * 32, MAIN, {})])
+
+
+def test_nothing_is_there(store: Store) -> None:
+    found = find(store, video())
+    assert not found.complete
+    assert found.finished == {}
+    assert [wanted.track for wanted in found.missing] == [Modality.VIDEO, Modality.AUDIO]
+    assert found.certain_parts == (MAIN,)
+
+
+def test_frames_there_and_sound_missing(store: Store) -> None:
+    keep(store, Modality.VIDEO, AudioTrackInfo(present=True))
+    found = find(store, video())
+    assert [wanted.track for wanted in found.missing] == [Modality.AUDIO]
+    assert list(found.finished) == [MAIN]
+    assert found.certain_parts == (MAIN, SOUND)
+    assert find(store, video("none")).complete
+
+
+def test_sound_there_and_frames_missing(store: Store) -> None:
+    keep(store, Modality.AUDIO)
+    found = find(store, video())
+    assert [wanted.track for wanted in found.missing] == [Modality.VIDEO]
+    assert list(found.finished) == [SOUND]
+    assert found.certain_parts == (MAIN, SOUND)
+
+
+def test_both_there(store: Store) -> None:
+    keep(store, Modality.VIDEO, AudioTrackInfo(present=True))
+    keep(store, Modality.AUDIO)
+    found = find(store, video("require"))
+    assert found.complete
+    assert {part: record.state for part, record in found.finished.items()} == {
+        MAIN: State.DONE,
+        SOUND: State.DONE,
+    }
+    assert all(record.cached for record in found.finished.values())
+
+
+def test_a_silent_video(store: Store) -> None:
+    keep(store, Modality.VIDEO, AudioTrackInfo(present=False))
+    assert find(store, video()).finished[MAIN].state is State.DONE
+    required = find(store, video("require"))
+    assert required.complete
+    error = required.finished[MAIN].error
+    assert error is not None
+    assert error.code == "no_audio_track"
+
+
+def test_models_without_an_encoder(store: Store) -> None:
+    deaf = ModelConfig(video="eye")
+    assert tracks_of(video(), deaf) == (Modality.VIDEO,)
+    with pytest.raises(UnknownModel, match="require"):
+        tracks_of(video("require"), deaf)
+    with pytest.raises(UnknownModel, match="video"):
+        tracks_of(video(), ModelConfig(audio="ear"))
+    with pytest.raises(EncoderNotReady, match="late"):
+        find(store, video(), ModelConfig(video="late"))
+
+
+def test_digests_known_without_a_download(store: Store) -> None:
+    url = "http://media.test/a.png"
+    item = Item(index=0, modality=Modality.IMAGE, source=Source(url=url))
+    now = time.time()
+    store.sources.put(source_key(url), SourceMemo(digest=DIGEST, fetched_at=now, nbytes=1))
+    assert fresh_digest(video(), store.sources, url_ttl=0) == DIGEST
+    assert fresh_digest(item, store.sources, url_ttl=0) is None
+    assert fresh_digest(item, store.sources, url_ttl=10, now=now + 9) == DIGEST
+    assert fresh_digest(item, store.sources, url_ttl=10, now=now + 11) is None
