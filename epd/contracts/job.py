@@ -122,9 +122,9 @@ class JobView(Wire):
 
     def parts_of(self, index: int) -> list[tuple[PartId, PartRecord]]:
         """The parts of one item, the main part first."""
-        own = [(PartId.parse(text), part) for text, part in self.parts.items()]
-        mine = [pair for pair in own if pair[0].index == index]
-        return sorted(mine, key=lambda pair: pair[0].track is not self.record.items[index].modality)
+        own = self.record.items[index].modality
+        ids = [PartId(index, track) for track in (own, *(other for other in Modality if other is not own))]
+        return [(part, self.parts[str(part)]) for part in ids if str(part) in self.parts]
 
     @property
     def state(self) -> State:
