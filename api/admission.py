@@ -1,0 +1,127 @@
+"""Admission: a request against the config, the encoder cards and the limits. It changes nothing anywhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from api.schemas import EncodeItem, EncodeRequest
+from api.sources import resolve_source
+from epd.config import Config, ModelConfig
+from epd.contracts.card import EncoderCard
+from epd.contracts.errors import EncoderNotReady, InvalidRequest, UnknownModel
+from epd.contracts.job import Priority
+from epd.contracts.media import Item, ItemOptions, Modality
+from epd.identity import applicable_options
+from epd.lookup import cards_of, tracks_of
+from epd.settings import Settings
+from epd.store.base import Cards
+
+#: Seconds after which a caller may come again when an encoder is not ready yet.
+_READY_AFTER = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that may run. ``inline`` holds the bytes that came with it, by media id."""
+
+    name: str
+    model: ModelConfig
+    cards: Mapping[Modality, EncoderCard]
+    items: tuple[Item, ...]
+    ids: tuple[str | None, ...]
+    inline: Mapping[str, bytes]
+    priority: Priority
+    wait: float
+    created: float
+    deadline: float
+
+
+def admit(request: EncodeRequest, *, config: Config, cards: Cards, settings: Settings) -> Admitted:
+    """Check a request wholly; the first fault refuses all of it, and names the item.
+
+    Raises:
+        CallerFault: a limit, a model, an option or a source is wrong.
+        EncoderNotReady: an encoder of the model has not been announced yet.
+    """
+    _check_limits(request, settings)
+    name, model = config.model(request.model)
+    known = cards_of(model, cards)
+    inline: dict[str, bytes] = {}
+    items = tuple(
+        _admit_item(index, asked, model=model, cards=known, settings=settings, inline=inline)
+        for index, asked in enumerate(request.items)
+    )
+    now = time.time()
+    return Admitted(
+        name=name,
+        model=model,
+        cards=known,
+        items=items,
+        ids=tuple(asked.id for asked in request.items),
+        inline=inline,
+        priority=request.priority,
+        wait=request.wait,
+        created=now,
+        deadline=now + (settings.job_deadline if request.deadline is None else request.deadline),
+    )
+
+
+def _check_limits(request: EncodeRequest, settings: Settings) -> None:
+    if len(request.items) > settings.max_items:
+        raise InvalidRequest(f"items: {len(request.items)} of them, the limit is {settings.max_items}")
+    if request.wait > settings.max_wait:
+        raise InvalidRequest(f"wait: the limit is {settings.max_wait:g} seconds")
+
+
+def _admit_item(
+    index: int,
+    asked: EncodeItem,
+    *,
+    model: ModelConfig,
+    cards: Mapping[Modality, EncoderCard],
+    settings: Settings,
+    inline: dict[str, bytes],
+) -> Item:
+    place = f"items[{index}]"
+    source, data = resolve_source(asked, place, settings)
+    item = Item(index=index, modality=asked.type, source=source, options=asked.options)
+    try:
+        tracks = tracks_of(item, model)
+    except UnknownModel as error:
+        raise UnknownModel(f"{place}: {error}") from None
+    _check_options(item, [_card(track, model, cards, place) for track in tracks], tracks, place)
+    if data is not None and source.media_id is not None:
+        inline[source.media_id] = data
+    return item
+
+
+def _card(
+    track: Modality, model: ModelConfig, cards: Mapping[Modality, EncoderCard], place: str
+) -> EncoderCard:
+    card = cards.get(track)
+    if card is None:
+        name = model.encoder_for(track)
+        raise EncoderNotReady(f"{place}: encoder {name!r} is not ready yet", retry_after=_READY_AFTER)
+    return card
+
+
+def _check_options(item: Item, cards: list[EncoderCard], tracks: tuple[Modality, ...], place: str) -> None:
+    options = item.options
+    allowed = {"audio_track"} if item.modality is Modality.VIDEO else set()
+    for card, track in zip(cards, tracks, strict=True):
+        allowed |= applicable_options(card, track)
+    given = {name for name in options.model_fields_set if getattr(options, name) is not None}
+    for name in sorted(given - allowed):
+        raise InvalidRequest(
+            f"{place}.options.{name}: encoder {cards[0].name!r} takes no such option for {item.modality}"
+        )
+    _check_order(options, place)
+
+
+def _check_order(options: ItemOptions, place: str) -> None:
+    for unit in ("pixels", "frames"):
+        low, high = getattr(options, f"min_{unit}"), getattr(options, f"max_{unit}")
+        if low is not None and high is not None and low > high:
+            raise InvalidRequest(f"{place}.options: min_{unit} is above max_{unit}")

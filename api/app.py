@@ -1,0 +1,109 @@
+"""The application factory: ``uvicorn --factory api.app:create_app``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import APIRouter, FastAPI
+from fastapi_offline import FastAPIOffline
+
+from api.budget import ByteBudget
+from api.completions import Completions
+from api.depth import QueueDepth, broker_messages
+from api.docs import install_schemas
+from api.errors import install_error_handlers
+from api.middleware import RequestLayer
+from api.routes import embeddings, encode, health, jobs, media, metrics, models
+from api.services import Publisher, Services
+from epd.config import Config, load_config
+from epd.settings import Settings, read_settings
+from epd.store.base import Store
+from epd.store.open import open_store
+from epd.telemetry.fleet import build_registry
+from epd.telemetry.logging import configure_logging
+from epd.telemetry.metrics import api_metrics
+
+logger = logging.getLogger(__name__)
+
+#: Request bodies that one process holds at once, in multiples of the largest one.
+_BODIES_AT_ONCE = 4
+
+_ROUTERS: tuple[APIRouter, ...] = (
+    encode.router,
+    jobs.router,
+    embeddings.router,
+    media.router,
+    models.router,
+    health.router,
+    metrics.router,
+)
+
+
+def create_app(
+    settings: Settings | None = None,
+    *,
+    config: Config | None = None,
+    store: Store | None = None,
+    publisher: Publisher | None = None,
+    depth: QueueDepth | None = None,
+) -> FastAPI:
+    """The application. What is not given is made from the environment and the config file.
+
+    Raises:
+        SettingsError: a setting or the config file is wrong; it is named.
+    """
+    settings = settings or read_settings()
+    config = config or load_config(settings.config)
+    configure_logging(settings.log_level)
+    store = store or open_store(settings)
+    depth = depth or QueueDepth(broker_messages, chunk_items=settings.chunk_items)
+    registry = build_registry(
+        heartbeats=store.heartbeats.alive,
+        stats=store.embeddings.stats,
+        blob_bytes=store.blobs.used_bytes,
+        queues=depth.messages,
+    )
+    services = Services(
+        settings=settings,
+        config=config,
+        store=store,
+        publish=publisher or _celery_publisher(),
+        depth=depth,
+        completions=Completions(store.notices, f"api-{uuid.uuid4().hex}"),
+        bodies=ByteBudget(_BODIES_AT_ONCE * settings.max_body_bytes),
+        registry=registry,
+        metrics=api_metrics(registry),
+    )
+    app = FastAPIOffline(
+        title="epd",
+        summary="Media in, encoder embeddings and Decode-side metadata out.",
+        version="0.1.0",
+        lifespan=_lifespan,
+    )
+    app.state.services = services
+    install_error_handlers(app)
+    app.add_middleware(RequestLayer, metrics=services.metrics)
+    for router in _ROUTERS:
+        app.include_router(router)
+    install_schemas(app)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    completions: Completions = app.state.services.completions
+    completions.start(asyncio.get_running_loop())
+    try:
+        yield
+    finally:
+        await completions.stop()
+
+
+def _celery_publisher() -> Publisher:
+    from tasks.publish import publish_fetch
+
+    return publish_fetch

@@ -1,0 +1,62 @@
+"""Reading request bodies: capped in bytes, bounded in time, and within the process's memory budget."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import Request
+
+from api.budget import ByteBudget
+from epd.contracts.errors import InvalidRequest, MediaTooLarge
+
+#: A body that brings no byte for this long is given up, in seconds.
+IDLE_SECONDS = 30.0
+
+
+@asynccontextmanager
+async def whole_body(request: Request, *, limit: int, budget: ByteBudget) -> AsyncIterator[bytearray]:
+    """The body in memory for the length of the block.
+
+    Raises:
+        MediaTooLarge: it is longer than ``limit`` bytes.
+        Overloaded: the process holds too many bodies.
+        InvalidRequest: its length header is wrong, or it stopped coming.
+    """
+    stated = stated_length(request, limit)
+    with budget.hold(limit if stated is None else stated):
+        body = bytearray()
+        async for chunk in body_chunks(request, limit=limit):
+            body += chunk
+        yield body
+
+
+async def body_chunks(request: Request, *, limit: int) -> AsyncIterator[bytes]:
+    """The body piece by piece; raises as ``whole_body`` does, as soon as the limit is passed."""
+    stated_length(request, limit)
+    stream = aiter(request.stream())
+    total = 0
+    while True:
+        try:
+            chunk = await asyncio.wait_for(anext(stream), IDLE_SECONDS)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise InvalidRequest(f"the body brought nothing for {IDLE_SECONDS:g} s") from None
+        total += len(chunk)
+        if total > limit:
+            raise MediaTooLarge(f"the body is over {limit} bytes")
+        yield chunk
+
+
+def stated_length(request: Request, limit: int) -> int | None:
+    """Content-Length in bytes, or None; raises ``MediaTooLarge`` before any byte is read."""
+    text = request.headers.get("content-length")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidRequest("Content-Length is not a number")
+    if len(text) > 18 or int(text) > limit:
+        raise MediaTooLarge(f"the body is over {limit} bytes")
+    return int(text)

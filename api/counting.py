@@ -1,0 +1,25 @@
+"""What an API process counts: requests by route, and the jobs that it answered."""
+
+from __future__ import annotations
+
+from starlette.types import Scope
+
+from epd.contracts.answers import JobAnswer
+from epd.contracts.job import State
+from epd.telemetry.metrics import ApiMetrics
+
+
+def count_request(metrics: ApiMetrics, scope: Scope, status: int, seconds: float) -> None:
+    """Count one request under its route's pattern, so that ids in paths make no new series."""
+    route = getattr(scope.get("route"), "path", "unmatched")
+    method = scope["method"] if route != "unmatched" else "any"
+    metrics.requests.labels(method, route, str(status)).inc()
+    metrics.request_seconds.labels(method, route).observe(seconds)
+
+
+def count_answer(metrics: ApiMetrics, answer: JobAnswer) -> None:
+    """Count a job that was answered when it was final, and its items."""
+    metrics.jobs.labels(answer.state.value).inc()
+    for item in answer.items:
+        cached = item.cached and item.state is State.DONE
+        metrics.items.labels(item.type.value, "cached" if cached else item.state.value).inc()

@@ -1,0 +1,122 @@
+"""The forms in which an embedding is handed out, and which bytes of its file each form takes.
+
+``safetensors`` is the stored form; ``npy`` is numpy's (format version 1.0, C order); ``raw`` is the rows
+alone, little-endian. numpy has no bfloat16, so ``npy`` widens it to float32, which is exact: the 16 bits
+become the upper half of the float32.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.lib import format as npy
+
+from epd.contracts.errors import InvalidRequest
+from epd.store.embedding_file import EmbeddingFile, encode_header
+
+_NPY_TYPES = {"float32": "<f4", "float16": "<f2", "bfloat16": "<f4"}
+
+
+class Form(StrEnum):
+    """A form of an embedding."""
+
+    SAFETENSORS = "safetensors"
+    NPY = "npy"
+    RAW = "raw"
+
+
+MEDIA_TYPES = {
+    Form.SAFETENSORS: "application/vnd.safetensors",
+    Form.NPY: "application/x-npy",
+    Form.RAW: "application/octet-stream",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Representation:
+    """What to send: ``prefix``, then ``nbytes`` of the file from ``offset``, widened where ``widen``.
+
+    ``shape`` is [rows, hidden]; ``dtype`` is the one that is sent.
+    """
+
+    form: Form
+    prefix: bytes
+    offset: int
+    nbytes: int
+    shape: tuple[int, int]
+    dtype: str
+    widen: bool = False
+
+    @property
+    def length(self) -> int:
+        """Bytes of the whole body."""
+        return len(self.prefix) + self.nbytes * (2 if self.widen else 1)
+
+    def convert(self, piece: bytes) -> bytes:
+        """A piece of the file as it is sent; its length is even."""
+        return widened(piece) if self.widen else piece
+
+
+def represent(file: EmbeddingFile, form: Form, start: int | None, stop: int | None) -> Representation:
+    """Rows [start, stop) of a file in a form; absent bounds are the file's.
+
+    Raises:
+        InvalidRequest: the bounds are not 0 <= start < stop <= tokens.
+    """
+    first, last = 0 if start is None else start, file.shape[0] if stop is None else stop
+    if not 0 <= first < last <= file.shape[0]:
+        raise InvalidRequest(f"start, stop: {first}:{last} are not rows of {file.shape[0]} tokens")
+    offset, nbytes = file.rows(first, last)
+    widen = form is Form.NPY and file.dtype == "bfloat16"
+    shape = (last - first, file.shape[1])
+    return Representation(
+        form=form,
+        prefix=_prefix(file, form, shape, nbytes),
+        offset=offset,
+        nbytes=nbytes,
+        shape=shape,
+        dtype="float32" if widen else file.dtype,
+        widen=widen,
+    )
+
+
+def widened(piece: bytes) -> bytes:
+    """bfloat16 little-endian bytes as float32 little-endian bytes."""
+    return (np.frombuffer(piece, dtype="<u2").astype("<u4") << 16).astype("<u4").tobytes()
+
+
+def form_of(accept: str | None) -> Form:
+    """The form that an Accept header likes best; safetensors where it names none of ours."""
+    liked = {media_type: form for form, media_type in MEDIA_TYPES.items()}
+    best, best_quality = Form.SAFETENSORS, 0.0
+    for entry in (accept or "").lower().split(","):
+        media_type, *parameters = (part.strip() for part in entry.split(";"))
+        quality = _quality(parameters)
+        if media_type in liked and quality > best_quality:
+            best, best_quality = liked[media_type], quality
+    return best
+
+
+def _quality(parameters: list[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip() == "q":
+            try:
+                return float(value)
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+def _prefix(file: EmbeddingFile, form: Form, shape: tuple[int, int], nbytes: int) -> bytes:
+    if form is Form.RAW:
+        return b""
+    if form is Form.SAFETENSORS:
+        return encode_header(shape, file.dtype, nbytes, file.header | {"tokens": str(shape[0])})
+    buffer = io.BytesIO()
+    fields = {"descr": _NPY_TYPES[file.dtype], "fortran_order": False, "shape": shape}
+    npy.write_array_header_1_0(buffer, fields)
+    return buffer.getvalue()

@@ -1,0 +1,77 @@
+"""Looking at jobs, waiting for them and ending them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+from api.services import Services
+from epd.contracts.errors import Cancelled, DeadlineExceeded, EpdError, NotFound
+from epd.contracts.job import FINAL_STATES, ErrorInfo, JobView, PartRecord, State
+
+#: Who waits reads the job again after this many seconds without a notice.
+POLL_SECONDS = 2.0
+
+
+def is_final(view: JobView) -> bool:
+    """Every part of the job is final."""
+    return all(part.state in FINAL_STATES for part in view.parts.values())
+
+
+async def read_job(services: Services, job_id: str) -> JobView:
+    """The job as it stands; one that is past its deadline is closed as expired first.
+
+    Raises:
+        NotFound: no such job, or its time is over.
+    """
+    view = await _view(services, job_id)
+    if not is_final(view) and time.time() > view.record.deadline:
+        return await _close(services, job_id, State.EXPIRED, DeadlineExceeded("the job's deadline passed"))
+    return view
+
+
+async def wait_job(
+    services: Services, job_id: str, seconds: float, gone: Callable[[], Awaitable[bool]]
+) -> JobView:
+    """The job when it is final, or as it stands after ``seconds`` or when its caller is ``gone``."""
+    end = time.monotonic() + seconds
+    with services.completions.subscribe(job_id, final_only=True) as subscription:
+        view = await read_job(services, job_id)
+        while not is_final(view) and (left := end - time.monotonic()) > 0:
+            to_deadline = max(view.record.deadline - time.time(), 0) + 0.01
+            await subscription.wait(min(left, to_deadline, POLL_SECONDS))
+            if await gone():
+                break
+            view = await read_job(services, job_id)
+    return view
+
+
+async def watch_job(services: Services, job_id: str) -> None:
+    """Have the job's notices sent to this process, whichever process admitted it; raises ``NotFound``."""
+    if not await services.call(services.store.jobs.watch, job_id, services.completions.watcher):
+        raise _no_job()
+
+
+async def cancel_job(services: Services, job_id: str) -> JobView:
+    """Cancel what is not final yet; a final job stays as it is."""
+    view = await _view(services, job_id)
+    if is_final(view):
+        return view
+    return await _close(services, job_id, State.CANCELLED, Cancelled("the caller cancelled the job"))
+
+
+async def _close(services: Services, job_id: str, state: State, error: EpdError) -> JobView:
+    record = PartRecord(state=state, error=ErrorInfo.of(error))
+    await services.call(services.store.jobs.close, job_id, record)
+    return await _view(services, job_id)
+
+
+async def _view(services: Services, job_id: str) -> JobView:
+    view = await services.call(services.store.jobs.view, job_id)
+    if view is None:
+        raise _no_job()
+    return view
+
+
+def _no_job() -> NotFound:
+    return NotFound("no such job, or its time is over")

@@ -1,0 +1,81 @@
+"""``/v1/embeddings/{key}`` and ``/v1/metadata/{key}``."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Annotated, Any, BinaryIO
+
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+
+from api.docs import problems
+from api.embedding_formats import MEDIA_TYPES, Form, form_of, represent
+from api.embedding_response import EmbeddingResponse, embedding_headers, entity_tag
+from api.services import Served, Services
+from epd.contracts.errors import NotFound
+from epd.contracts.metadata import Entry, Metadata
+from epd.store.embedding_file import EmbeddingFile, open_embedding
+
+router = APIRouter(tags=["embeddings"])
+
+Key = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="64 hex digits")]
+Row = Annotated[int | None, Query(ge=0, le=1 << 40, description="in tokens")]
+FormChoice = Annotated[Form | None, Query(description="wins over Accept")]
+EntityTag = Annotated[str | None, Header()]
+
+_BODIES: dict[str, Any] = {"content": {kind: {"schema": {"type": "string"}} for kind in MEDIA_TYPES.values()}}
+_UNCHANGED: dict[str, Any] = {"description": "Unchanged"}
+_RESPONSES = problems(400, 404, 503) | {200: _BODIES, 304: _UNCHANGED}
+
+
+@router.head("/v1/embeddings/{key}", response_class=Response, responses=_RESPONSES)
+@router.get("/v1/embeddings/{key}", response_class=Response, responses=_RESPONSES)
+async def get_embedding(
+    *,
+    request: Request,
+    services: Served,
+    key: Key,
+    start: Row = None,
+    stop: Row = None,
+    format: FormChoice = None,
+    if_none_match: EntityTag = None,
+) -> Response:
+    """An embedding, or its tokens [start, stop), as safetensors, npy or raw bytes.
+
+    The form is that of ``format``, else of Accept, else safetensors. ``npy`` holds float32 where bfloat16
+    is stored. X-Epd-Shape, X-Epd-Dtype and X-Epd-Stored-Dtype describe the body.
+    """
+    stored, file = await services.call(_open, services, key)
+    with ExitStack() as closing:
+        closing.enter_context(file)
+        body = represent(stored, format or form_of(request.headers.get("accept")), start, stop)
+        tag = entity_tag(key, body, stored.shape[0])
+        headers = embedding_headers(stored, body, tag)
+        if if_none_match is not None and (tag in if_none_match or if_none_match.strip() == "*"):
+            return Response(status_code=304, headers={"ETag": tag, "Vary": "Accept"})
+        if request.method == "HEAD":
+            return Response(headers=headers)
+        closing.pop_all()  # the response closes the file
+        return EmbeddingResponse(services, file, body, headers)
+
+
+@router.get("/v1/metadata/{key}", responses=problems(400, 404, 503))
+async def get_metadata(services: Served, key: Key) -> Metadata:
+    """The Decode-side metadata of an embedding: all that an engine needs without a media byte."""
+    return (await services.call(_entry, services, key)).metadata
+
+
+def _entry(services: Services, key: str) -> Entry:
+    (entry,) = services.store.embeddings.lookup([key])
+    if entry is None:
+        raise NotFound("no such embedding, or it was evicted")
+    return entry
+
+
+def _open(services: Services, key: str) -> tuple[EmbeddingFile, BinaryIO]:
+    """The index first, so that only whole embeddings are given out; then the file, held open."""
+    _entry(services, key)
+    stored = open_embedding(services.store.embeddings.path(key))
+    try:
+        return stored, stored.path.open("rb")
+    except OSError:
+        raise NotFound("the embedding was evicted") from None

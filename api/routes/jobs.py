@@ -1,0 +1,59 @@
+"""``/v1/jobs/{id}``: look, cancel, follow."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi.sse import EventSourceResponse
+
+from api.answers import job_answer
+from api.docs import problems
+from api.events import job_events
+from api.jobs import cancel_job, read_job, wait_job, watch_job
+from api.services import Served
+from epd.contracts.answers import EventAnswer, JobAnswer
+from epd.contracts.errors import InvalidRequest
+
+router = APIRouter(tags=["jobs"])
+
+JobId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$", description="32 hex digits")]
+
+
+@router.get("/v1/jobs/{job_id}", responses=problems(400, 404, 503))
+async def get_job(
+    request: Request,
+    services: Served,
+    job_id: JobId,
+    wait: Annotated[float, Query(ge=0, allow_inf_nan=False, description="seconds to wait for its end")] = 0,
+) -> JobAnswer:
+    """A job as it stands, or when it is final within ``wait`` seconds."""
+    if wait > services.settings.max_wait:
+        raise InvalidRequest(f"wait: the limit is {services.settings.max_wait:g} seconds")
+    if wait == 0:
+        return job_answer(await read_job(services, job_id))
+    await watch_job(services, job_id)
+    return job_answer(await wait_job(services, job_id, wait, request.is_disconnected))
+
+
+@router.delete("/v1/jobs/{job_id}", responses=problems(400, 404, 503))
+async def delete_job(services: Served, job_id: JobId) -> JobAnswer:
+    """Cancel what is not final yet. Embeddings that are done stay; cancelling again changes nothing."""
+    return job_answer(await cancel_job(services, job_id))
+
+
+async def _watched_job(services: Served, job_id: JobId) -> str:
+    """Runs before the stream begins, so that a missing job is answered with 404."""
+    await watch_job(services, job_id)
+    await read_job(services, job_id)
+    return job_id
+
+
+@router.get("/v1/jobs/{job_id}/events", response_class=EventSourceResponse, responses=problems(400, 404, 503))
+async def get_events(
+    services: Served, job_id: Annotated[str, Depends(_watched_job)]
+) -> AsyncIterator[EventAnswer]:
+    """Server-sent events: each item as it stands, then one for each change, until the job is final."""
+    async for event in job_events(services, job_id):
+        yield event

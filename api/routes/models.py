@@ -1,0 +1,35 @@
+"""``GET /v1/models``."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from api.docs import problems
+from api.readiness import ready_encoders
+from api.services import Served, Services
+from epd.contracts.answers import EncoderAnswer, ModelAnswer, ModelsAnswer
+
+router = APIRouter(tags=["models"])
+
+
+@router.get("/v1/models", responses=problems(503))
+async def get_models(services: Served) -> ModelsAnswer:
+    """The models and encoders of the config; ``ready``: a live GPU worker serves the encoder."""
+    return await services.call(_models, services)
+
+
+def _models(services: Services) -> ModelsAnswer:
+    config = services.config
+    names = list(config.encoders)
+    cards = services.store.cards.get(names)
+    ready = ready_encoders(services.store.heartbeats.alive())
+    return ModelsAnswer(
+        models=tuple(
+            ModelAnswer(name=name, default=name == config.default_model, **model.model_dump())
+            for name, model in config.models.items()
+        ),
+        encoders=tuple(
+            EncoderAnswer(name=name, family=config.encoders[name].family, ready=name in ready, card=card)
+            for name, card in zip(names, cards, strict=True)
+        ),
+    )

@@ -1,0 +1,151 @@
+"""From a request body to a job: admission, the cache, then the record, then the messages, in that order.
+
+All of it is blocking and runs in one thread of the pool, so that a request costs one hop off the event
+loop. Nothing that others can see happens before every check has passed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from api.admission import Admitted, admit
+from api.cached import find_cached, first_parts
+from api.schemas import parse_request
+from api.services import Services
+from api.sources import byte_limit
+from epd.contracts.errors import EpdError, Internal, MediaTooLarge, NotFound, Overloaded
+from epd.contracts.job import ErrorInfo, JobRecord, JobView, PartRecord, State
+from epd.contracts.media import Item
+from epd.contracts.messages import FetchMessage
+from epd.lookup import Found
+from epd.store.base import BlobKind, Blobs
+from epd.telemetry.tracing import span
+
+logger = logging.getLogger(__name__)
+
+#: Seconds after which a caller may come again when the queues are full.
+_QUEUE_RETRY_AFTER = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A job as it was recorded, and the seconds that its caller wants to wait."""
+
+    view: JobView
+    wait: float
+
+
+def submit(services: Services, body: bytes | bytearray, trace: Mapping[str, str]) -> Submitted:
+    """Admit a request and start its job; a wholly cached one is final at once and publishes nothing.
+
+    Raises:
+        CallerFault: the request is at fault; nothing was stored.
+        Overloaded, BlobSpaceFull, EncoderNotReady, StoreUnavailable: come again; no job is left waiting.
+    """
+    settings, store = services.settings, services.store
+    request = parse_request(body)
+    admitted = admit(request, config=services.config, cards=store.cards, settings=settings)
+    found = find_cached(admitted, store, url_ttl=settings.url_ttl)
+    todo = [item for item in admitted.items if not (item.index in found and found[item.index].complete)]
+    _check_room(services, len(todo))
+    _check_uploads(services, todo, admitted)
+    needed = {item.source.media_id for item in todo}
+    for media_id, data in admitted.inline.items():
+        if media_id in needed:
+            keep_bytes(store.blobs, media_id, data)
+    with span(
+        "epd.submit", trace, items=len(admitted.items), cached=len(admitted.items) - len(todo)
+    ) as carrier:
+        return Submitted(_start(services, admitted, found, todo, carrier), admitted.wait)
+
+
+def keep_bytes(blobs: Blobs, media_id: str, data: bytes) -> None:
+    """Store bytes as the upload of their digest; raises ``BlobSpaceFull``."""
+    if blobs.media(media_id) is not None:
+        return
+    with blobs.create(BlobKind.SOURCE, reserve=len(data)) as (name, file):
+        file.write(data)
+    blobs.keep_media(name, media_id)
+
+
+def _check_room(services: Services, coming: int) -> None:
+    limit = services.settings.max_queue_items
+    if coming and services.depth.items() + coming > limit:
+        raise Overloaded(f"more than {limit} items would wait", retry_after=_QUEUE_RETRY_AFTER)
+
+
+def _check_uploads(services: Services, todo: list[Item], admitted: Admitted) -> None:
+    for item in todo:
+        media_id = item.source.media_id
+        if media_id is None or media_id in admitted.inline:
+            continue
+        blob = services.store.blobs.media(media_id)
+        if blob is None:
+            raise NotFound(f"items[{item.index}].media_id: no such upload, or its time is over")
+        limit = byte_limit(item.modality, services.settings)
+        if blob.nbytes > limit:
+            raise MediaTooLarge(
+                f"items[{item.index}]: {blob.nbytes} bytes, the limit of {item.modality} is {limit}"
+            )
+
+
+def _start(
+    services: Services,
+    admitted: Admitted,
+    found: Mapping[int, Found],
+    todo: list[Item],
+    trace: dict[str, str],
+) -> JobView:
+    record = JobRecord(
+        job_id=uuid.uuid4().hex,
+        model=admitted.name,
+        created=admitted.created,
+        deadline=admitted.deadline,
+        priority=admitted.priority,
+        items=admitted.items,
+        ids=admitted.ids,
+    )
+    parts = first_parts(admitted.items, found)
+    services.store.jobs.create(record, parts, watcher=services.completions.watcher)
+    if todo:
+        _publish(services, record, todo, trace)
+    return JobView(record=record, parts={str(part): state for part, state in parts.items()})
+
+
+def _publish(services: Services, record: JobRecord, todo: list[Item], trace: dict[str, str]) -> None:
+    try:
+        services.publish(fetch_messages(record, todo, services.settings.chunk_items, trace))
+    except Exception as error:
+        cause = error if isinstance(error, EpdError) else Internal("the job could not be queued")
+        _close_failed(services, record.job_id, cause)
+        raise
+
+
+def fetch_messages(
+    record: JobRecord, items: list[Item], chunk: int, trace: dict[str, str]
+) -> list[FetchMessage]:
+    """The messages that start these items, at most ``chunk`` items each."""
+    now = time.time()
+    return [
+        FetchMessage(
+            job_id=record.job_id,
+            model=record.model,
+            priority=record.priority,
+            deadline=record.deadline,
+            enqueued_at=now,
+            trace=trace,
+            items=tuple(items[at : at + chunk]),
+        )
+        for at in range(0, len(items), chunk)
+    ]
+
+
+def _close_failed(services: Services, job_id: str, cause: EpdError) -> None:
+    try:
+        services.store.jobs.close(job_id, PartRecord(state=State.FAILED, error=ErrorInfo.of(cause)))
+    except EpdError as error:
+        logger.warning("job %s could not be closed, its deadline ends it: %s", job_id, error)
