@@ -46,6 +46,15 @@ video = "eye"
 audio = "ear"
 """
 
+CELERY = [sys.executable, "-m", "celery", "-A", "tasks"]
+
+PUBLISH = """
+import sys
+from epd.contracts.messages import FetchMessage
+from tasks.publish import publish_fetch
+publish_fetch([FetchMessage.from_json(sys.stdin.read())])
+"""
+
 
 def png(colour: tuple[int, int, int], size: tuple[int, int] = (8, 6)) -> bytes:
     file = io.BytesIO()
@@ -155,20 +164,11 @@ class Line:
 
     def start(self, *flags: str, **environment: str) -> subprocess.Popen[bytes]:
         """A worker of the real application, with light flags."""
-        command = [
-            sys.executable,
-            "-m",
-            "celery",
-            "-A",
-            "tasks",
-            "worker",
-            "--without-mingle",
-            "--without-gossip",
-        ]
+        light = ["--without-mingle", "--without-gossip", "-l", "INFO"]
         with (self.folder / "worker.log").open("ab") as log:
             process = subprocess.Popen(
-                [*command, "-l", "INFO", *flags], cwd=self.folder, stdout=log, stderr=log, start_new_session=True,
-                env={**os.environ, **self.environment, **environment, "PYTHONPATH": str(ROOT)},
+                [*CELERY, "worker", *light, *flags], cwd=self.folder, env=self._environment(**environment),
+                stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         self.processes.append(process)
         return process
@@ -180,10 +180,13 @@ class Line:
     def celery(self, *arguments: str) -> str:
         """The output of a ``celery -A tasks`` command."""
         done = subprocess.run(
-            [sys.executable, "-m", "celery", "-A", "tasks", *arguments], cwd=self.folder, check=False,
-            env={**os.environ, **self.environment, "PYTHONPATH": str(ROOT)}, capture_output=True, timeout=40, text=True,
+            [*CELERY, *arguments], cwd=self.folder, env=self._environment(), check=False,
+            capture_output=True, timeout=40, text=True,
         )  # fmt: skip
         return done.stdout + done.stderr
+
+    def _environment(self, **more: str) -> dict[str, str]:
+        return {**os.environ, **self.environment, **more, "PYTHONPATH": str(ROOT)}
 
     def submit(
         self, *items: tuple[Modality, str], options: ItemOptions | None = None, seconds: float = 60
@@ -216,11 +219,9 @@ class Line:
 
     def _publish(self, message: FetchMessage) -> None:
         """Through the real publisher, in a process of its own since Celery's settings are one a process."""
-        code = "import sys; from tasks.publish import publish_fetch; from epd.contracts.messages import FetchMessage;"
         subprocess.run(
-            [sys.executable, "-c", code + "publish_fetch([FetchMessage.from_json(sys.stdin.read())])"],
+            [sys.executable, "-c", PUBLISH], cwd=self.folder, env=self._environment(),
             input=message.to_json(), text=True, check=True, timeout=40,
-            env={**os.environ, **self.environment, "PYTHONPATH": str(ROOT)}, cwd=self.folder,
         )  # fmt: skip
 
     def view(self, job_id: str) -> JobView:

@@ -166,7 +166,8 @@ class Bench:
         ref = EmbeddingRef(key=wanted.key, shape=(3, 2), dtype="float32", nbytes=rows.nbytes)
         metadata = Metadata(
             embedding_key=wanted.key, content_digest=digest, modality=wanted.track, encoder=wanted.encoder,
-            dtype="float32", token_count=3, hidden=2, audio=None if sound is None else AudioTrackInfo(present=sound),
+            dtype="float32", token_count=3, hidden=2,
+            audio=None if sound is None else AudioTrackInfo(present=sound),
         )  # fmt: skip
         self.store.embeddings.publish_file(ref, memoryview(rows.tobytes()), {})
         done = Completed(Entry(ref=ref, metadata=metadata), uuid.uuid4().hex, PartId(0, wanted.track), {})

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tasks_kit import EAR, Bench, png
+from tasks_kit import Bench, png
 
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import State
 from epd.contracts.media import Modality, Source
-from epd.contracts.messages import FetchMessage
 from epd.identity import content_digest
 
-IMAGE, VIDEO, AUDIO = Modality.IMAGE, Modality.VIDEO, Modality.AUDIO
+IMAGE = Modality.IMAGE
 
 
 @pytest.fixture
@@ -243,88 +242,3 @@ def test_broker_that_is_down_raises_and_leaves_no_file(bench: Bench, site: Site)
     bench.outbox.down = False
     bench.fetch(message)
     assert len(bench.outbox.decodes) == 1
-
-
-class TestVideo:
-    """A video may have a second part, and the cache may know."""
-
-    def digest_of(self, bench: Bench, message: FetchMessage) -> str:
-        assert message.items[0].source.media_id is not None
-        return message.items[0].source.media_id
-
-    def test_unknown_video_is_left_to_decode_unclaimed(self, bench: Bench) -> None:
-        source = bench.upload(b"video")
-        one, two = bench.job((VIDEO, source)), bench.job((VIDEO, source))
-        bench.fetch(one)
-        bench.fetch(two)
-        assert len(bench.outbox.decodes) == 2
-        assert all(decode.main and decode.audio for decode in bench.outbox.decodes)
-
-    def test_video_without_wanted_sound_is_claimed(self, bench: Bench) -> None:
-        source = bench.upload(b"video")
-        bench.fetch(bench.job((VIDEO, source), audio_track="none"))
-        bench.fetch(bench.job((VIDEO, source), audio_track="none"))
-        (decode,) = bench.outbox.decodes
-        assert decode.audio is None
-
-    def test_cached_silent_video_has_no_child(self, bench: Bench) -> None:
-        message = bench.job((VIDEO, bench.upload(b"video")))
-        digest = self.digest_of(bench, message)
-        bench.complete(bench.wanted(message, VIDEO, digest), digest, sound=False)
-        bench.fetch(message)
-        assert bench.parts(message) == {"0.video"}
-        assert bench.part(message, "0.video").cached
-
-    def test_cached_silent_video_fails_where_sound_is_required(self, bench: Bench) -> None:
-        message = bench.job((VIDEO, bench.upload(b"video")), audio_track="require")
-        digest = self.digest_of(bench, message)
-        bench.complete(bench.wanted(message, VIDEO, digest), digest, sound=False)
-        bench.fetch(message)
-        error = bench.part(message, "0.video").error
-        assert error is not None
-        assert error.code == "no_audio_track"
-
-    def test_both_cached(self, bench: Bench) -> None:
-        message = bench.job((VIDEO, bench.upload(b"video")))
-        digest = self.digest_of(bench, message)
-        bench.complete(bench.wanted(message, VIDEO, digest), digest, sound=True)
-        bench.complete(bench.wanted(message, AUDIO, digest), digest)
-        bench.fetch(message)
-        assert bench.part(message, "0.video").cached
-        assert bench.part(message, "0.audio").cached
-        assert not bench.outbox.decodes
-
-    def test_cached_frames_with_missing_sound(self, bench: Bench) -> None:
-        message = bench.job((VIDEO, bench.upload(b"video")))
-        digest = self.digest_of(bench, message)
-        bench.complete(bench.wanted(message, VIDEO, digest), digest, sound=True)
-        bench.fetch(message)
-        (decode,) = bench.outbox.decodes
-        assert decode.main is None
-        assert decode.audio is not None
-        assert bench.part(message, "0.video").state is State.DONE
-        assert bench.part(message, "0.audio").state is State.QUEUED
-
-    def test_cached_sound_with_missing_frames(self, bench: Bench) -> None:
-        message = bench.job((VIDEO, bench.upload(b"video")))
-        digest = self.digest_of(bench, message)
-        bench.complete(bench.wanted(message, AUDIO, digest), digest)
-        bench.fetch(message)
-        (decode,) = bench.outbox.decodes
-        assert decode.main is not None
-        assert decode.audio is None
-        assert bench.part(message, "0.audio").cached
-
-    def test_model_without_ear_has_no_child(self, bench: Bench) -> None:
-        message = bench.job((VIDEO, bench.upload(b"video")), model="mute")
-        bench.fetch(message)
-        assert bench.outbox.decodes[0].audio is None
-
-    def test_changed_ear_is_another_key(self, bench: Bench) -> None:
-        message = bench.job((VIDEO, bench.upload(b"video")))
-        digest = self.digest_of(bench, message)
-        bench.complete(bench.wanted(message, VIDEO, digest), digest, sound=True)
-        bench.complete(bench.wanted(message, AUDIO, digest), digest)
-        bench.store.cards.announce(EAR.model_copy(update={"weights_digest": "c" * 64}))
-        bench.fetch(message)
-        assert bench.outbox.decodes[0].audio is not None

@@ -1,4 +1,4 @@
-"""The Celery surface without a broker: options of messages, queue rules, poison, counters, backlog, reaper."""
+"""The Celery surface without a broker: message options, queue rules, poison, counters, backlog, reaper."""
 
 from __future__ import annotations
 
