@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own habit
 
+from gpu_worker.encoders.segments import attend_whole
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dinov2Shape:
@@ -58,12 +60,8 @@ class Dinov2Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[pictures, rows, width] to the same."""
         own = self.attention
-        query, key, value = (
-            projected.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
-            for projected in (own.query(x), own.key(x), own.value(x))
-        )
-        mixed = F.scaled_dot_product_attention(query, key, value)
-        return self.output.dense(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        mixed = attend_whole(own.query(x), own.key(x), own.value(x), self.heads)
+        return self.output.dense(mixed)  # type: ignore[no-any-return]
 
 
 class PlainFeedForward(nn.Module):

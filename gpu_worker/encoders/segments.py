@@ -1,8 +1,8 @@
-"""Self-attention over packed rows, each segment on its own.
+"""Self-attention: over packed rows, each segment on its own, and over a stack of equal sequences.
 
-Two ways to the same result. On CUDA in half precision the variable-length flash kernel takes the packed
-rows and the segments' offsets from device memory, so a captured graph can be replayed with other offsets.
-Elsewhere neighbouring segments of one length are stacked and go through one dense call.
+Packed rows have two ways to the same result. On CUDA in half precision the variable-length flash kernel
+takes the rows and the segments' offsets from device memory, so a captured graph can be replayed with other
+offsets. Elsewhere neighbouring segments of one length are stacked and go through one dense call.
 """
 
 from __future__ import annotations
@@ -52,6 +52,12 @@ def attend(query: Tensor, key: Tensor, value: Tensor, segments: Segments) -> Ten
         result[start:stop] = mixed.reshape(stop - start, *query.shape[1:])
         start = stop
     return result.flatten(1)
+
+
+def attend_whole(query: Tensor, key: Tensor, value: Tensor, heads: int) -> Tensor:
+    """Every row of a sequence to every row of it: [sequences, rows, width] each to the same."""
+    q, k, v = (rows.view(*rows.shape[:2], heads, -1).transpose(1, 2) for rows in (query, key, value))
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
 
 
 def _attend_packed(query: Tensor, key: Tensor, value: Tensor, segments: Segments) -> Tensor:

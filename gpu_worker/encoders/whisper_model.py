@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own habit
 
+from gpu_worker.encoders.segments import attend_whole
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WhisperShape:
@@ -38,12 +40,8 @@ class WhisperAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[windows, rows, width] to the same."""
-        query, key, value = (
-            projected.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
-            for projected in (self.q_proj(x), self.k_proj(x), self.v_proj(x))
-        )
-        mixed = F.scaled_dot_product_attention(query, key, value)
-        return self.out_proj(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        mixed = attend_whole(self.q_proj(x), self.k_proj(x), self.v_proj(x), self.heads)
+        return self.out_proj(mixed)  # type: ignore[no-any-return]
 
 
 class WhisperBlock(nn.Module):

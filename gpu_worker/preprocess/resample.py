@@ -89,7 +89,7 @@ def _block_bands(size: int, first: Tensor, weights: Tensor) -> AxisWeights:
     return AxisWeights(reads.flatten(), matrix, outputs)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)  # about 0.3 MB each; a miss costs 1 ms
 def axis_weights(
     size: int, resized: int, start: int, stop: int, filter_: Filter, device: torch.device
 ) -> AxisWeights:
