@@ -19,15 +19,21 @@ class BadServer(ThreadingHTTPServer):
     """Serves until closed. ``hits`` counts requests; ``ending`` frees the routes that hang."""
 
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.hits: Counter[str] = Counter()
+        self.connections = 0
         self.last_headers: dict[str, str] = {}
         self.ending = threading.Event()
         self._thread = threading.Thread(
             target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
         )
+
+    def process_request(self, *request: object) -> None:
+        self.connections += 1
+        super().process_request(*request)  # type: ignore[arg-type]
 
     def handle_error(self, *_: object) -> None:
         """Keep quiet when a client hangs up."""

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -151,6 +152,38 @@ def test_cookies_and_proxies_stay_out(
     assert "cookie" not in bad_server.last_headers
     assert "authorization" not in bad_server.last_headers
     assert bad_server.last_headers["host"] == bad_server.authority
+
+
+def test_a_connection_is_used_again(bad_server: BadServer, limits: FetchLimits) -> None:
+    fetch(bad_server.url("/ok.png"), limits)
+    before = bad_server.connections
+    for _ in range(5):
+        fetch(bad_server.url("/ok.png"), limits)
+    assert bad_server.connections == before
+
+
+def test_threads_keep_their_downloads_apart(bad_server: BadServer, limits: FetchLimits) -> None:
+    targets = [
+        "/ok.png",
+        "/gzip",
+        "/404-image",
+        "/endless",
+        "/redir-rel",
+        "/redir-meta",
+        "/503-twice",
+        "/ok.png",
+    ]
+
+    def outcome(target: str) -> str:
+        try:
+            return fetch(bad_server.url(f"{target}?{threading.get_ident()}"), limits)[0].digest
+        except EpdError as error:
+            return error.code
+
+    good = hashlib.sha256(PNG).hexdigest()
+    want = [good, good, "source_rejected", "media_too_large", good, "source_refused", good, good]
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(outcome, targets * 4)) == want * 4
 
 
 @pytest.mark.parametrize(
