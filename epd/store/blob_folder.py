@@ -57,21 +57,21 @@ class FileBlobs:
         Raises:
             BlobSpaceFull: ``reserve`` bytes more are over the limit, or the device is full.
         """
-        if self._usage.bytes_now() + reserve > self._limit:
-            raise BlobSpaceFull(f"no room for {reserve} bytes more in the blob directory")
         name = f"{BlobKind(kind).value}-{uuid.uuid4().hex}"
         path = self._root / name
-        with self._usage.reserved(reserve):
-            try:
-                self._root.mkdir(parents=True, exist_ok=True)
-                with path.open("xb") as file:
-                    yield name, file
-            except BaseException as error:
-                path.unlink(missing_ok=True)
-                if isinstance(error, OSError) and error.errno in _NO_SPACE:
-                    raise BlobSpaceFull("the blob directory's device is full") from error
-                raise
-            self._usage.add(_size(path) or 0)
+        if not self._usage.begin(name, reserve, self._limit):
+            raise BlobSpaceFull(f"no room for {reserve} bytes more in the blob directory")
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as file:
+                yield name, file
+        except BaseException as error:
+            path.unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.errno in _NO_SPACE:
+                raise BlobSpaceFull("the blob directory's device is full") from error
+            raise
+        finally:
+            self._usage.end(name, _size(path) or 0)
 
     def path(self, ref: BlobRef) -> Path:
         """The file of a blob; raises ``BlobMissing`` when it is gone or of another size."""
@@ -87,7 +87,7 @@ class FileBlobs:
             return
         with suppress(FileNotFoundError):
             (self._root / ref.name).unlink()
-            self._usage.add(-ref.nbytes)
+            self._usage.subtract(ref.nbytes)
 
     def keep_media(self, name: str, digest: str) -> BlobRef:
         """Turn a finished source file into the upload of that digest; one that is there is kept.
@@ -102,7 +102,7 @@ class FileBlobs:
         ref = BlobRef(name=target.name, nbytes=size)
         if _size(target) == size:
             source.unlink(missing_ok=True)
-            self._usage.add(-size)
+            self._usage.subtract(size)
         else:
             # Equal digests are equal bytes, so replacing a file of another size mends a damaged one.
             source.replace(target)

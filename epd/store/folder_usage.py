@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 #: Other processes write into the same folder, so a count is believed this long, in seconds.
@@ -14,50 +13,65 @@ COUNT_LIFE = 0.5
 
 
 class FolderUsage:
-    """Bytes in a folder, as this process sees them, with what its writers have reserved."""
+    """Bytes in a folder, as this process sees them. Thread-safe.
+
+    A file that this process writes counts as what was reserved for it, or as its size where that is more.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Count later."""
         self._folder = folder
         self._lock = threading.Lock()
-        self._counted = 0
+        self._total = 0
         self._counted_at = float("-inf")
-        self._reserved = 0
+        #: File being written -> (bytes reserved, bytes that the total holds for it).
+        self._writing: dict[str, tuple[int, int]] = {}
 
     def bytes_now(self) -> int:
-        """Bytes of all files, and of what is reserved and perhaps not written yet."""
+        """Bytes of all files, with what is reserved and not written yet."""
         with self._lock:
-            if time.monotonic() - self._counted_at > COUNT_LIFE:
-                self._counted = _bytes_of(self._folder)
-                self._counted_at = time.monotonic()
-            return max(0, self._counted) + self._reserved
+            return self._fresh_total()
 
-    def add(self, nbytes: int) -> None:
-        """A file of this process came (or, negative, went)."""
+    def begin(self, name: str, reserve: int, limit: int) -> bool:
+        """Hold room for a new file; False when it does not fit below the limit. ``end`` gives it back."""
         with self._lock:
-            self._counted += nbytes
+            if self._fresh_total() + reserve > limit:
+                return False
+            self._writing[name] = (reserve, reserve)
+            self._total += reserve
+            return True
+
+    def end(self, name: str, nbytes: int) -> None:
+        """The file is whole with that many bytes, or gone with zero."""
+        with self._lock:
+            _, held = self._writing.pop(name)
+            self._total += nbytes - held
+
+    def subtract(self, nbytes: int) -> None:
+        """A file that was whole went."""
+        with self._lock:
+            self._total = max(0, self._total - nbytes)
 
     def forget(self) -> None:
         """Count anew at the next question."""
         with self._lock:
             self._counted_at = float("-inf")
 
-    @contextmanager
-    def reserved(self, nbytes: int) -> Iterator[None]:
-        """Hold room for a file that is being written."""
-        with self._lock:
-            self._reserved += nbytes
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._reserved -= nbytes
+    def _fresh_total(self) -> int:
+        if time.monotonic() - self._counted_at > COUNT_LIFE:
+            sizes = _sizes_of(self._folder)
+            for name, (reserve, _) in self._writing.items():
+                sizes[name] = max(reserve, sizes.get(name, 0))
+                self._writing[name] = (reserve, sizes[name])
+            self._total = sum(sizes.values())
+            self._counted_at = time.monotonic()
+        return self._total
 
 
-def _bytes_of(folder: Path) -> int:
-    total = 0
+def _sizes_of(folder: Path) -> dict[str, int]:
+    sizes: dict[str, int] = {}
     with suppress(FileNotFoundError):
         for file in os.scandir(folder):
             with suppress(FileNotFoundError):
-                total += file.stat(follow_symlinks=False).st_size
-    return total
+                sizes[file.name] = file.stat(follow_symlinks=False).st_size
+    return sizes
