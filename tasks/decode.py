@@ -12,6 +12,7 @@ from billiard.exceptions import SoftTimeLimitExceeded
 from epd.contracts.errors import DecodeTimeout, StoreUnavailable
 from epd.contracts.messages import DecodeMessage
 from epd.telemetry.counters import Count
+from epd.telemetry.tracing import span
 from tasks.celery import app
 
 
@@ -25,7 +26,9 @@ def decode(document: dict[str, Any]) -> dict[str, float]:
     message = DecodeMessage.model_validate(document)
     context = process_context()
     try:
-        return {str(name): amount for name, amount in decode_item(context, message).items() if amount}
+        with span("epd.decode", message.trace, job_id=message.job_id, item=message.item.index) as carrier:
+            tally = decode_item(context, message.model_copy(update={"trace": carrier}))
+        return {str(name): amount for name, amount in tally.items() if amount}
     except SoftTimeLimitExceeded:
         fail_decode(context, message, DecodeTimeout("decoding took longer than its limit"))
         context.store.blobs.free(message.blob)

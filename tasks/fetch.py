@@ -9,6 +9,7 @@ from typing import Any
 
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.messages import FetchMessage
+from epd.telemetry.tracing import span
 from tasks.celery import app
 
 
@@ -22,6 +23,8 @@ def fetch(document: dict[str, Any]) -> dict[str, float]:
     message = FetchMessage.model_validate(document)
     context = process_context()
     try:
-        return fetch_chunk(context, message, download_executor())
+        with span("epd.fetch", message.trace, job_id=message.job_id, items=len(message.items)) as carrier:
+            traced = message.model_copy(update={"trace": carrier})
+            return fetch_chunk(context, traced, download_executor())
     except StoreUnavailable as trouble:
         return redo_later(lambda pause: context.publisher.fetch([message], countdown=pause), trouble)
