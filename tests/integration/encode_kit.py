@@ -146,9 +146,16 @@ class EncodeLine:
         digest = content_digest(self.store.blobs.path(raw.blob).read_bytes())
         card = self.card("ear" if item.modality is Modality.AUDIO else "eye")
         key = embedding_key(digest=digest, track=item.modality, card=card, options=item.options)
-        common = {"job_id": record.job_id, "model": "demo", "priority": record.priority, "deadline": record.deadline}
+        common = {
+            "job_id": record.job_id,
+            "model": "demo",
+            "priority": record.priority,
+            "deadline": record.deadline,
+        }
         restart = FetchMessage(**common, enqueued_at=record.created, items=(item,))
-        self.store.flights.claim(key, Waiter(record.job_id, PartId(item.index, item.modality), restart.to_json()))
+        self.store.flights.claim(
+            key, Waiter(record.job_id, PartId(item.index, item.modality), restart.to_json())
+        )
         wanted = Wanted(
             key=key, track=item.modality, encoder=card.name, encoder_identity=encoder_identity(card)
         )
@@ -195,7 +202,9 @@ class EncodeLine:
     def waiting(self) -> int:
         return sum(int(self.broker.client.llen(key)) for key in self.broker.client.scan_iter("encode*"))
 
-    def end(self, process: subprocess.Popen[bytes], number: int = signal.SIGTERM, *, within: float = 30) -> int:
+    def end(
+        self, process: subprocess.Popen[bytes], number: int = signal.SIGTERM, *, within: float = 30
+    ) -> int:
         process.send_signal(number)
         return process.wait(within)
 

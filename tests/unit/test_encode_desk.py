@@ -1,0 +1,178 @@
+"""The desk between a host and the engine, with a small real encoder; leases, options and the mailbox."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from encode_bench import EncodeBench, wait_for
+
+from epd.contracts.errors import SettingsError
+from epd.contracts.job import PartRecord, State
+from gpu_worker.desk import Desk
+from gpu_worker.encoders.base import Encoder
+from gpu_worker.engine.cpu_device import CpuDevice
+from gpu_worker.engine.engine import Engine
+from gpu_worker.engine.planner import Budget
+from gpu_worker.engine.slot import DropReason
+from gpu_worker.fleet import device_of
+from gpu_worker.ledger import LeaseKeeper, TicketLedger
+from gpu_worker.mailbox import HubMailbox
+from gpu_worker.options import parse_options
+from gpu_worker.verdict import Fate, Verdict
+from tests.unit.tiny_checkpoints import tiny_encoder
+
+
+class Deliverer:
+    """A host that keeps verdicts, and releases each as an ack would."""
+
+    def __init__(self) -> None:
+        self.verdicts: dict[str, Verdict] = {}
+        self.begun: set[str] = set()
+        self.withdrawn: set[str] = set()
+        self.desk: Desk | None = None
+
+    def is_withdrawn(self, ticket_id: str) -> bool:
+        return ticket_id in self.withdrawn
+
+    def on_begun(self, ticket_ids: Sequence[str]) -> None:
+        self.begun.update(ticket_ids)
+
+    def on_verdicts(self, verdicts: Sequence[Verdict]) -> None:
+        assert self.desk is not None
+        self.verdicts.update({one.ticket_id: one for one in verdicts})
+        self.desk.release([one.ticket_id for one in verdicts])
+
+    def on_fatal(self, error: BaseException) -> None:
+        raise AssertionError(error)
+
+
+class Rig:
+    def __init__(self, folder: Path, encoder: Encoder) -> None:
+        self.bench = EncodeBench(folder, encoder.card.model_copy(update={"name": "eye"}))
+        self.desk = Desk(context=self.bench.context, admission=self.bench.admission, reply=self.bench.reply)
+        self.engine = Engine(
+            {"eye": encoder}, budget=Budget(max_items=8, max_cost=10_000), device=CpuDevice(), observer=self.desk,
+            clock=lambda: self.bench.now,
+        )  # fmt: skip
+        self.host = Deliverer()
+        self.host.desk = self.desk
+        self.engine.start(30)
+
+    def accept(self, ticket_id: str, document: Any) -> None:
+        self.desk.accept(ticket_id, document)
+
+    def wait(self, count: int) -> dict[str, Verdict]:
+        wait_for(lambda: len(self.host.verdicts) >= count)
+        return self.host.verdicts
+
+
+@pytest.fixture(scope="module")
+def eye(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    torch.set_num_threads(1)
+    return tiny_encoder("dinov2", tmp_path_factory.mktemp("eye"))
+
+
+@pytest.fixture
+def rig(tmp_path: Path, eye: Encoder) -> Iterator[Rig]:
+    rig = Rig(tmp_path, eye)
+    rig.desk.open(rig.engine, rig.host)
+    yield rig
+    rig.desk.close(5)
+    rig.engine.stop(10)
+
+
+def test_messages_become_embeddings_verdicts_and_freed_blobs(rig: Rig) -> None:
+    tickets = {str(value): rig.bench.ticket(value, size=(30, 40)) for value in range(5)}
+    for name, ticket in tickets.items():
+        rig.accept(name, ticket.message.to_document())
+    verdicts = rig.wait(5)
+    assert {one.fate for one in verdicts.values()} == {Fate.ENCODED}
+    assert rig.host.begun == set(tickets)
+    for ticket in tickets.values():
+        assert rig.bench.state_of(ticket).state is State.DONE
+        assert not rig.bench.has_blob(ticket)
+    assert len(rig.desk.ledger) == 0
+
+
+def test_a_cancelled_and_a_revoked_message_run_no_forward(rig: Rig) -> None:
+    cancelled, revoked = rig.bench.ticket(1), rig.bench.ticket(2)
+    rig.bench.store.jobs.close(cancelled.message.job_id, PartRecord(state=State.CANCELLED))
+    rig.host.withdrawn.add("revoked")
+    rig.accept("cancelled", cancelled.message.to_document())
+    rig.accept("revoked", revoked.message.to_document())
+    assert {one.fate for one in rig.wait(2).values()} == {Fate.CANCELLED}
+    assert rig.host.begun == set()
+    assert rig.bench.state_of(revoked).state is State.CANCELLED
+
+
+@pytest.mark.parametrize("document", [None, {}, {"job_id": 3}, "text"])
+def test_what_is_no_encode_message_fails_and_harms_nobody(rig: Rig, document: Any) -> None:
+    rig.accept("bad", document)
+    rig.accept("good", rig.bench.ticket(1, size=(30, 40)).message.to_document())
+    verdicts = rig.wait(2)
+    assert verdicts["bad"].fate is Fate.FAILED
+    assert verdicts["good"].fate is Fate.ENCODED
+
+
+def test_a_message_that_was_acked_unrun_is_ended(rig: Rig) -> None:
+    ticket = rig.bench.ticket(1)
+    rig.desk.drop(ticket.message.to_document(), DropReason.EXPIRED)
+    assert rig.bench.state_of(ticket).state is State.EXPIRED
+    assert not rig.bench.has_blob(ticket)
+
+
+def test_leases_of_held_tickets_are_renewed(tmp_path: Path) -> None:
+    bench, ledger, renewed = EncodeBench(tmp_path), TicketLedger(), threading.Event()
+    ticket = bench.ticket(1)
+    ledger.put(ticket)
+
+    class Flights:
+        def extend(self, key: str) -> None:
+            if key == ticket.message.wanted.key:
+                renewed.set()
+
+    keeper = LeaseKeeper(Flights(), ledger, lease=0.03)  # type: ignore[arg-type]
+    keeper.start()
+    assert renewed.wait(10)
+    keeper.stop()
+
+
+def test_the_mailbox_keeps_order_and_outlives_a_call_that_raises() -> None:
+    seen: list[int] = []
+
+    class Hub:
+        woken = 0
+
+        def call_soon(self, call: Any) -> None:
+            self.woken += 1
+
+    hub, mailbox = Hub(), HubMailbox()
+    mailbox.post(lambda: seen.append(1))
+    mailbox.connect(hub)
+    mailbox.post(lambda: seen.append(1 // 0))
+    mailbox.post(lambda: seen.append(2))
+    assert hub.woken == 3
+    mailbox.drain()
+    assert seen == [1, 2]
+
+
+def test_options_split_our_own_from_celerys() -> None:
+    options = parse_options(["--devices", "0", "-l", "DEBUG", "-n", "gpu7@%h", "--pidfile=x"])
+    assert (options.device, options.node) == ("cuda:0", "gpu7@%h")
+    assert options.celery == ("-l", "DEBUG", "--pidfile=x")
+    assert parse_options([]).device is None
+    with pytest.raises(SettingsError, match="--devices='gpu'"):
+        parse_options(["--devices", "gpu"])
+
+
+def test_encoders_on_two_devices_are_refused_by_name(eye: Encoder) -> None:
+    class Elsewhere:
+        card = eye.card.model_copy(update={"device": "cuda:0"})
+
+    with pytest.raises(SettingsError, match=r"encoders\.far\.device=cuda:0"):
+        device_of({"near": eye, "far": Elsewhere()})  # type: ignore[dict-item]
