@@ -66,6 +66,7 @@ class UnackedLedger:
         self._pending: list[int] = []
         self._pending_lock = threading.Lock()
         self._blocked_lane: str | None = None
+        self._closed = False
 
     def pop(self, lanes: Sequence[str], *, limit: int, company: int, take_solo: bool) -> Haul:
         """Take up to ``limit`` messages off ``lanes``, first lane first. See ``lua/pop.lua``."""
@@ -94,7 +95,7 @@ class UnackedLedger:
         """Remove all noted messages in one round trip. What was given away meanwhile stays given away."""
         with self._pending_lock:
             receipts, self._pending = self._pending, []
-        if not receipts:
+        if not receipts or self._closed:
             return 0
         try:
             self._remove(receipts)
@@ -114,6 +115,11 @@ class UnackedLedger:
         self.flush()
         give_back_all(self, self.session, crashed=False)
         self.client.delete(broker_keys.beat(self.session))
+
+    def close(self) -> None:
+        """Drop the connections. Acks that come later are of messages already handed back."""
+        self._closed = True
+        self.client.connection_pool.disconnect(inuse_connections=False)
 
     def wait_for_room(self, lane: str) -> None:
         """Ring at ``lane`` with the next ack: this worker left something there because of what it holds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -54,12 +55,13 @@ class ProcessMark:
 
 
 def _pid_namespace() -> str:
-    """Boot, process-id namespace and user within which process ids can be compared; empty where unknown.
+    """Host, boot, namespace and user within which process ids can be compared; empty where unknown.
 
-    The user is part of it because ``hidepid`` mounts of /proc hide the processes of others.
+    The user is part of it because ``hidepid`` mounts of /proc hide the processes of others, and the host's
+    name because sandboxes such as gVisor number every namespace alike.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}/{os.getuid()}"
+        return f"{socket.gethostname()}/{boot}/{Path('/proc/self/ns/pid').readlink()}/{os.getuid()}"
     except OSError:
         return ""

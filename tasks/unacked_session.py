@@ -79,6 +79,7 @@ class UnackedSession:
             time.sleep(PERIOD_S)
         self._settled.set()
         self._obituary.close()
+        self.ledger.close()
 
     def _guarded(self, work: Any) -> bool:
         """Run one round; the thread outlives every error, or nobody would take over from the dead."""

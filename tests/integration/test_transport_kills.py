@@ -11,11 +11,11 @@ from transport_kit import Broker, Worker, broker_fixture, hire_fixture, wait_unt
 from transport_producer import publish
 
 
-@pytest.mark.parametrize(("pool", "kills"), [("threads", 6), ("prefork", 2)])
+@pytest.mark.parametrize(("pool", "kills"), [("threads", 6), ("prefork", 1)])
 def test_no_message_is_lost_over_kills_under_backlog(
     broker: Broker, hire: Callable[..., Worker], pool: str, kills: int
 ) -> None:
-    names = [f"m{number}" for number in range(kills * 400)]
+    names = [f"m{number}" for number in range(kills * 250)]
     dice = random.Random(7)
     publish(broker, names, lane=lambda _: (dice.choice(["one", "two"]), dice.choice([0, 9])), seconds=0.002)
     worker = hire(**{"-P": pool, "deliveries": "50", "prefetch": "16"})

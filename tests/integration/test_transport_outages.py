@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from transport_kit import Broker, Worker, broker_fixture, hire_fixture, wait_until  # noqa: F401
+from transport_kit import RUNS, Broker, Worker, broker_fixture, hire_fixture, wait_until  # noqa: F401
 from transport_producer import producer_app, publish
 
 NAMES = [f"m{number}" for number in range(60)]
@@ -84,6 +84,18 @@ def test_a_push_without_a_ring_is_seen(broker: Broker, hire: Callable[..., Worke
     wait_until(lambda: broker.client.hlen("epd:sessions") == 1, within=15, what="worker up")
     broker.client.lpush("one", message)
     wait_until(lambda: broker.runs()["foreign"] == 1, within=3, what="seen")
+
+
+def test_urgent_messages_overtake_bulk_and_bulk_does_not_starve(
+    broker: Broker, hire: Callable[..., Worker]
+) -> None:
+    publish(broker, [f"bulk{number}" for number in range(300)], lane=lambda _: ("one", 9))
+    publish(broker, [f"urgent{number}" for number in range(300)], lane=lambda _: ("two", 0))
+    hire(prefetch="1")
+    wait_until(lambda: len(broker.runs()) == 600, within=15, what="all run")
+    order = [line.rstrip(" 0123456789") for line in broker.client.lrange(RUNS, 0, -1)]
+    assert 10 <= order[:300].count("bulk") <= 80
+    assert order[:20].count("urgent") >= 16
 
 
 def test_what_is_no_message_is_dropped(broker: Broker, hire: Callable[..., Worker]) -> None:

@@ -80,6 +80,15 @@ def test_a_frozen_worker_loses_its_messages_and_cannot_ack_them(
     assert not broker.client.exists("one", "epd:again:one", "epd:solo:one", "epd:poison")
 
 
+def test_a_cold_shutdown_gives_all_back(broker: Broker, hire: Callable[..., Worker]) -> None:
+    worker = holding_worker(broker, hire)
+    worker.process.send_signal(signal.SIGQUIT)
+    worker.process.wait(10)
+    assert broker.held() == 0
+    assert broker.client.hlen("epd:sessions") == 0
+    assert broker.client.llen("epd:again:one") >= len(NAMES) - len(broker.runs())
+
+
 def test_a_warm_shutdown_finishes_what_runs_and_gives_back_the_rest(
     broker: Broker, hire: Callable[..., Worker]
 ) -> None:
