@@ -63,6 +63,7 @@ class BadServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: BadServer
 
     def log_message(self, *_: object) -> None:

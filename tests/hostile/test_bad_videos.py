@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from bad_server import MEDIA
+from media_maker import make_media
 
 from epd.contracts.card import VideoRules
 from epd.contracts.errors import (
@@ -23,16 +23,10 @@ from epd.contracts.errors import (
 )
 from epd.contracts.media import ItemOptions, Modality, RawFrames
 from workers.decode import audio_track
-from workers.ffmpeg import ffmpeg_binary
 from workers.limits import DecodeLimits
 
 Decode = Callable[..., tuple[RawFrames, np.ndarray]]
 EVERY = VideoRules(fps=120, min_frames=1, max_frames=4096)
-
-
-def make(path: Path, *arguments: str) -> Path:
-    subprocess.run([ffmpeg_binary(), "-v", "error", "-y", *arguments, str(path)], check=True, timeout=60)
-    return path
 
 
 @pytest.mark.parametrize(
@@ -142,7 +136,7 @@ def test_the_audio_track_is_told(decoded: Decode, name: str, there: bool) -> Non
 
 
 def test_odd_sizes_keep_every_pixel(decoded: Decode, tmp_path: Path) -> None:
-    source = make(tmp_path / "odd.mkv", "-f", "lavfi", "-i", "testsrc=s=37x23:r=5:d=1", "-c:v", "ffv1")
+    source = make_media(tmp_path / "odd.mkv", "-f", "lavfi", "-i", "testsrc=s=37x23:r=5:d=1", "-c:v", "ffv1")
     raw, frames = decoded(source, Modality.VIDEO)
     assert frames.shape == (4, 23, 37, 3)
     assert raw.duration == pytest.approx(1.0)
@@ -150,7 +144,9 @@ def test_odd_sizes_keep_every_pixel(decoded: Decode, tmp_path: Path) -> None:
 
 def test_a_new_size_inside_a_stream_is_refused(decoded: Decode, tmp_path: Path) -> None:
     parts = [
-        make(tmp_path / f"{size}.ts", "-f", "lavfi", "-i", f"testsrc2=s={size}:r=8:d=1", "-c:v", "mpeg2video")
+        make_media(
+            tmp_path / f"{size}.ts", "-f", "lavfi", "-i", f"testsrc2=s={size}:r=8:d=1", "-c:v", "mpeg2video"
+        )
         for size in ("64x48", "96x64")
     ]
     whole = tmp_path / "whole.ts"
@@ -160,7 +156,7 @@ def test_a_new_size_inside_a_stream_is_refused(decoded: Decode, tmp_path: Path) 
 
 
 def test_a_video_that_breaks_off_is_marked(decoded: Decode, tmp_path: Path) -> None:
-    source = make(
+    source = make_media(
         tmp_path / "whole.mp4",
         *("-f", "lavfi", "-i", "testsrc2=s=320x240:r=10:d=6", "-c:v", "libx264", "-movflags", "+faststart"),
     )
@@ -173,7 +169,7 @@ def test_a_video_that_breaks_off_is_marked(decoded: Decode, tmp_path: Path) -> N
 
 
 def test_the_time_limit_ends_ffmpeg(decoded: Decode, tmp_path: Path) -> None:
-    source = make(
+    source = make_media(
         tmp_path / "long.mp4", "-f", "lavfi", "-i", "testsrc2=s=640x480:r=30:d=20", "-preset", "ultrafast"
     )
     with pytest.raises(DecodeTimeout):
