@@ -91,7 +91,7 @@ class EncodeLine:
         with self.log.open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "gpu_worker", "--devices", "cpu", *flags], cwd=self.folder,
-                stdout=log, stderr=log, start_new_session=True, env=self._environment(**environment),
+                stdout=log, stderr=log, start_new_session=True, env=self.process_environment(**environment),
             )  # fmt: skip
         self.processes.append(process)
         if ready:
@@ -117,7 +117,7 @@ class EncodeLine:
         """The output of a ``celery -A tasks`` command."""
         done = subprocess.run(
             [sys.executable, "-m", "celery", "-A", "tasks", *arguments], cwd=self.folder, check=False,
-            env=self._environment(), capture_output=True, timeout=40, text=True,
+            env=self.process_environment(), capture_output=True, timeout=40, text=True,
         )  # fmt: skip
         return done.stdout + done.stderr
 
@@ -135,7 +135,8 @@ class EncodeLine:
             for index, kind in enumerate(kinds)
         )
         record = JobRecord(
-            job_id=job_id, model="demo", created=now, deadline=now + seconds, items=items, ids=(None,) * len(items)
+            job_id=job_id, model="demo", created=now, deadline=now + seconds, items=items,
+            ids=(None,) * len(items),
         )  # fmt: skip
         self.store.jobs.create(record, {PartId(item.index, item.modality): PartRecord() for item in items})
         return [self._message(record, item) for item in items]
@@ -179,7 +180,7 @@ class EncodeLine:
         """Through the real publisher, in a process of its own since Celery's settings are one a process."""
         subprocess.run(
             [sys.executable, "-c", _PUBLISH], input="\n".join(one.to_json() for one in messages), text=True,
-            check=True, timeout=40, env=self._environment(), cwd=self.folder,
+            check=True, timeout=40, env=self.process_environment(), cwd=self.folder,
         )  # fmt: skip
 
     def view(self, job_id: str) -> JobView:
@@ -214,7 +215,7 @@ class EncodeLine:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(10)
 
-    def _environment(self, **more: str) -> dict[str, str]:
+    def process_environment(self, **more: str) -> dict[str, str]:
         return {**os.environ, **self.environment, **more, "PYTHONPATH": str(ROOT)}
 
 

@@ -69,7 +69,8 @@ class EncodeBench(Bench):
                 key=key, track=Modality.IMAGE, encoder="eye", encoder_identity=encoder_identity(self.card)
             ),
             raw=RawImage(
-                blob=BlobRef(name=name, nbytes=len(data)), height=height, width=width, original_size=(width, height)
+                blob=BlobRef(name=name, nbytes=len(data)), height=height, width=width,
+                original_size=(width, height),
             ),
             timings={"decode": 0.5},
         )  # fmt: skip

@@ -56,8 +56,8 @@ class Rig:
         self.bench = EncodeBench(folder, encoder.card.model_copy(update={"name": "eye"}))
         self.desk = Desk(context=self.bench.context, admission=self.bench.admission, reply=self.bench.reply)
         self.engine = Engine(
-            {"eye": encoder}, budget=Budget(max_items=8, max_cost=10_000), device=CpuDevice(), observer=self.desk,
-            clock=lambda: self.bench.now,
+            {"eye": encoder}, budget=Budget(max_items=8, max_cost=10_000), device=CpuDevice(),
+            observer=self.desk, clock=lambda: self.bench.now,
         )  # fmt: skip
         self.host = Deliverer()
         self.host.desk = self.desk
