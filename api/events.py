@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 
+from api.completions import Subscription
 from api.jobs import POLL_SECONDS, is_final, read_job
 from api.services import Services
 from epd.contracts.answers import EventAnswer
@@ -17,25 +18,29 @@ _READ_GAP = 0.05
 _STAGES: dict[Stage | None, int] = {None: 1, Stage.FETCH: 1, Stage.DECODE: 2, Stage.ENCODE: 3}
 
 
-async def job_events(services: Services, job_id: str) -> AsyncIterator[EventAnswer]:
-    """Events of a job that this process watches. Subscribing comes before reading, so there is no gap."""
-    with services.completions.subscribe(job_id) as subscription:
-        view, read_at = await read_job(services, job_id), time.monotonic()
-        tracker = ItemStates(view)
+async def job_events(
+    services: Services, job_id: str, subscription: Subscription
+) -> AsyncIterator[EventAnswer]:
+    """Events of a job that this process watches. Subscribing comes before reading, so there is no gap.
+
+    The subscription is the caller's to end: a stream that is broken off never resumes this generator.
+    """
+    view, read_at = await read_job(services, job_id), time.monotonic()
+    tracker = ItemStates(view)
+    for event in tracker.changes():
+        yield event
+    while not tracker.final:
+        notices = await subscription.wait(POLL_SECONDS)
+        tracker.apply(notice for notice in notices if notice.state is State.RUNNING)
         for event in tracker.changes():
             yield event
-        while not tracker.final:
-            notices = await subscription.wait(POLL_SECONDS)
-            tracker.apply(notice for notice in notices if notice.state is State.RUNNING)
-            for event in tracker.changes():
-                yield event
-            if subscription.missed or not notices or any(n.state in FINAL_STATES for n in notices):
-                await asyncio.sleep(read_at + _READ_GAP - time.monotonic())
-                subscription.missed = False
-                view, read_at = await read_job(services, job_id), time.monotonic()
-                tracker.replace(view)
-            for event in tracker.changes():
-                yield event
+        if subscription.missed or not notices or any(n.state in FINAL_STATES for n in notices):
+            await asyncio.sleep(read_at + _READ_GAP - time.monotonic())
+            subscription.missed = False
+            view, read_at = await read_job(services, job_id), time.monotonic()
+            tracker.replace(view)
+        for event in tracker.changes():
+            yield event
 
 
 class ItemStates:

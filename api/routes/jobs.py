@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.sse import EventSourceResponse
 
 from api.answers import job_answer
+from api.completions import Subscription
 from api.docs import problems
 from api.events import job_events
 from api.jobs import cancel_job, read_job, wait_job, watch_job
@@ -43,17 +44,18 @@ async def delete_job(services: Served, job_id: JobId) -> JobAnswer:
     return job_answer(await cancel_job(services, job_id))
 
 
-async def _watched_job(services: Served, job_id: JobId) -> str:
-    """Runs before the stream begins, so that a missing job is answered with 404."""
+async def _subscribed(services: Served, job_id: JobId) -> AsyncIterator[Subscription]:
+    """Runs before the stream begins, so that a missing job is answered with 404, and ends after it."""
     await watch_job(services, job_id)
-    await read_job(services, job_id)
-    return job_id
+    with services.completions.subscribe(job_id) as subscription:
+        await read_job(services, job_id)
+        yield subscription
 
 
 @router.get("/v1/jobs/{job_id}/events", response_class=EventSourceResponse, responses=problems(400, 404, 503))
 async def get_events(
-    services: Served, job_id: Annotated[str, Depends(_watched_job)]
+    services: Served, job_id: JobId, subscription: Annotated[Subscription, Depends(_subscribed)]
 ) -> AsyncIterator[EventAnswer]:
     """Server-sent events: each item as it stands, then one for each change, until the job is final."""
-    async for event in job_events(services, job_id):
+    async for event in job_events(services, job_id, subscription):
         yield event

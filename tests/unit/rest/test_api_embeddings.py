@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import safetensors.numpy
-from worker_double import rows
+from api_worker_double import rows
 
 from epd.contracts.job import PartId
 from epd.contracts.media import Modality

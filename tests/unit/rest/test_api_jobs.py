@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import beat
+from api_worker_double import beat
 
 from epd.contracts.answers import EventAnswer
 from epd.contracts.errors import StoreUnavailable

@@ -13,18 +13,30 @@ from collections.abc import Sequence
 import numpy as np
 
 from epd.config import Config
-from epd.contracts.errors import CorruptMedia, EpdError
+from epd.contracts.card import AudioRules, EncoderCard, ImageRules, VideoRules
+from epd.contracts.errors import CorruptMedia
 from epd.contracts.job import PartId, Stage
 from epd.contracts.media import Item, Modality
 from epd.contracts.messages import FetchMessage, Wanted
 from epd.contracts.metadata import AudioTrackInfo, EmbeddingRef, Entry, Metadata
 from epd.identity import content_digest
-from epd.lookup import cards_of, failed_record, look_up
-from epd.store.base import Claim, Completed, Store, Waiter
+from epd.lookup import cards_of, look_up
+from epd.store.base import Claim, Completed, Heartbeat, Store, Waiter
 from epd.store.embedding_file import header_of
 
 HIDDEN = 8
 TOKENS = {Modality.IMAGE: 5, Modality.VIDEO: 12, Modality.AUDIO: 7}
+
+
+CONFIG = {
+    "default_model": "demo",
+    "encoders": {name: {"family": name, "path": f"/models/{name}"} for name in ("eye", "ear", "cold")},
+    "models": {
+        "demo": {"image": "eye", "video": "eye", "audio": "ear"},
+        "silent": {"image": "eye", "video": "eye"},
+        "cold": {"image": "cold"},
+    },
+}
 
 
 class WorkerDouble:
@@ -125,6 +137,25 @@ def rows(key: str, tokens: int) -> np.ndarray:
     return ((np.arange(tokens * HIDDEN) + first) % 64).astype(np.float32).reshape(tokens, HIDDEN) / 4
 
 
-def finish_failed(store: Store, job_id: str, part: PartId, error: EpdError) -> bool:
-    """Fail one part, as a worker does."""
-    return store.jobs.finish(job_id, part, failed_record(error))
+def announce(store: Store) -> None:
+    both = {"dtype": "float32", "preprocess_revision": "1", "hidden": 8}
+    eye = EncoderCard(
+        name="eye",
+        family="eye",
+        modalities=(Modality.IMAGE, Modality.VIDEO),
+        weights_digest="a" * 64,
+        options=("min_pixels", "max_pixels", "fps"),
+        image=ImageRules(min_pixels=16, max_pixels=4096),
+        video=VideoRules(fps=2, min_frames=2, max_frames=8),
+        **both,
+    )
+    audio = AudioRules(sample_rate=16000)
+    ear = EncoderCard(
+        name="ear", family="ear", modalities=(Modality.AUDIO,), weights_digest="b" * 64, audio=audio, **both
+    )
+    for card in (eye, ear):
+        store.cards.announce(card)
+
+
+def beat(store: Store, kind: str, at: float, **fields: object) -> None:
+    store.heartbeats.beat(Heartbeat(name=f"{kind}@here", kind=kind, host="here", pid=1, at=at, **fields))
