@@ -13,11 +13,11 @@ from fastapi_offline import FastAPIOffline
 
 from api.budget import ByteBudget
 from api.completions import Completions
-from api.depth import QueueDepth, broker_messages
+from api.depth import QueueDepth
 from api.docs import install_schemas
 from api.errors import install_error_handlers
 from api.middleware import RequestLayer
-from api.routes import embeddings, encode, health, jobs, media, metrics, models
+from api.routes import embeddings, encode, health, jobs, media, metrics, models, status
 from api.services import Publisher, Services
 from epd.config import Config, load_config
 from epd.settings import Settings, read_settings
@@ -38,6 +38,7 @@ _ROUTERS: tuple[APIRouter, ...] = (
     embeddings.router,
     media.router,
     models.router,
+    status.router,
     health.router,
     metrics.router,
 )
@@ -60,7 +61,7 @@ def create_app(
     config = config or load_config(settings.config)
     configure_logging(settings.log_level)
     store = store or open_store(settings)
-    depth = depth or QueueDepth(broker_messages, chunk_items=settings.chunk_items)
+    depth = depth or _broker_depth(settings)
     registry = build_registry(
         heartbeats=store.heartbeats.alive,
         stats=store.embeddings.stats,
@@ -101,6 +102,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
     finally:
         await completions.stop()
+
+
+def _broker_depth(settings: Settings) -> QueueDepth:
+    from tasks.broker_depth import unacked_messages, waiting_messages
+
+    return QueueDepth(waiting_messages, chunk_items=settings.chunk_items, count_unacked=unacked_messages)
 
 
 def _celery_publisher() -> Publisher:

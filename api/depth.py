@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from threading import Lock
-
-from epd.contracts.errors import EpdError, StoreUnavailable
 
 #: Seconds for which a reading counts.
 READING_SECONDS = 0.5
 
-_QUEUES = ("fetch", "decode", "encode")
-_ACQUIRE_SECONDS = 5.0
+
+#: Asks the broker for messages by queue; raises ``StoreUnavailable``.
+Count = Callable[[], Mapping[str, int]]
 
 
 class QueueDepth:
     """Items that wait, from message counts by queue; one fetch message holds up to ``chunk_items``."""
 
-    def __init__(self, count: Callable[[], Mapping[str, int]], *, chunk_items: int) -> None:
+    def __init__(self, count: Count, *, chunk_items: int, count_unacked: Count = dict) -> None:
         self._count = count
+        self._count_unacked = count_unacked
         self._chunk_items = chunk_items
         self._lock = Lock()
         self._read_at = float("-inf")
@@ -34,24 +33,13 @@ class QueueDepth:
                 self._read_at = time.monotonic()
             return self._messages
 
+    def unacked(self) -> Mapping[str, int]:
+        """Messages that workers hold, by queue, asked anew each time; raises as ``messages`` does."""
+        return self._count_unacked()
+
     def items(self) -> int:
         """Items that wait, at most; raises as ``messages`` does."""
         return sum(
             number * (self._chunk_items if queue == "fetch" else 1)
             for queue, number in self.messages().items()
         )
-
-
-def broker_messages() -> Mapping[str, int]:
-    """Waiting messages by queue; raises ``StoreUnavailable``."""
-    from tasks.celery import app
-
-    try:
-        with app.pool.acquire(block=True, timeout=_ACQUIRE_SECONDS) as connection:
-            connection.ensure_connection(max_retries=1, interval_start=0.1)
-            with closing(connection.channel()) as channel:
-                return {name: channel.queue_declare(queue=name).message_count for name in _QUEUES}
-    except EpdError:
-        raise
-    except Exception as error:
-        raise StoreUnavailable("the broker does not answer") from error
