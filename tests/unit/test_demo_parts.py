@@ -14,7 +14,8 @@ from rich.console import Console
 from demo.leftovers import Traces, shm_names
 from demo.photo_server import served_photo
 from demo.samples import MEDIA, demo_samples, reference_texts
-from demo.table import job_table
+from demo.table import COLUMNS, job_table
+from epd.contracts import timings
 from epd.contracts.answers import EmbeddingAnswer, ItemAnswer, JobAnswer, PartAnswer, Usage
 from epd.contracts.job import ErrorInfo, State
 from epd.contracts.media import Modality
@@ -29,7 +30,7 @@ def _embedding(tokens: int) -> EmbeddingAnswer:
 
 
 def _text(job: JobAnswer) -> str:
-    console = Console(file=StringIO(), width=160)
+    console = Console(file=StringIO(), width=80)
     console.print(job_table(job, title="t"))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
@@ -43,20 +44,20 @@ def test_the_table_shows_items_tracks_and_failures() -> None:
         state=State.DONE,
         embedding=_embedding(2056),
         tracks=(track,),
-        timings={"encode": 0.25, "fetch": 0.001, "zzz": 1.0},
+        timings={"forward": 0.25, "preprocess": 0.05, "fetch": 0.001, "fetch_queue": 1.0},
     )
     error = ErrorInfo(code="corrupt_media", message="m", retryable=False)
     broken = ItemAnswer(index=1, type=Modality.IMAGE, state=State.FAILED, error=error)
     job = JobAnswer(job_id="j", model="m", state=State.PARTIAL, items=(video, broken), usage=Usage())
-    rows = _text(job).splitlines()
-    header, clip, sound, failed = (
-        next(r for r in rows if word in r) for word in ("fetch ms", "clip ", "track", "#1")
-    )
-    assert header.index("fetch ms") < header.index("encode ms") < header.index("zzz ms")
-    assert "2056 x 384" in clip
-    assert " 250 " in clip
-    assert "yes" in sound
-    assert "corrupt_media" in failed
+    rows = {row.split()[0]: row.split() for row in _text(job).splitlines() if row.strip()}
+    assert rows["clip"] == ["clip", "video", "2056", "2056x384", "no", "1", "-", "300", "-", "1000"]
+    assert rows["audio"] == ["audio", "track", "audio", "1500", "1500x384", "yes", *"-----"]
+    assert rows["#1"][:4] == ["#1", "image", "-", "corrupt_media"]
+    assert max(map(len, _text(job).splitlines())) <= 80
+
+
+def test_every_stage_time_has_a_column() -> None:
+    assert sorted(stage for stages in COLUMNS.values() for stage in stages) == sorted(timings.ALL)
 
 
 def test_samples_exist_and_have_their_words() -> None:
