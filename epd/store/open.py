@@ -25,6 +25,7 @@ def open_store(settings: Settings) -> Store:
     """The store on ``store_url``. It connects with its first call; use one a process, from any thread.
 
     Raises:
+        SettingsError: ``store_url`` is not a URL of a Redis server.
         StoreUnavailable: later, from any call, when the server does not answer within ``store_timeout``.
     """
     connection = Connection(settings.store_url, timeout=settings.store_timeout)

@@ -117,7 +117,7 @@ def stores(store_settings: Settings, server: redis.Redis, tmp_path: Path) -> Ite
     real.close()
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(STEPS, max_size=25))
 def test_both_answer_alike(stores: tuple[Store, Store], steps: list[tuple[object, ...]]) -> None:
     job_ids = [uuid.uuid4().hex for _ in range(JOBS + 1)]

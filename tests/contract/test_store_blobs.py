@@ -157,9 +157,9 @@ def test_keeping_a_file_that_is_gone_is_an_error(store: Store) -> None:
 
 
 def test_an_unused_upload_ends_and_a_used_one_stays(make_store: MakeStore) -> None:
-    store = make_store(media_ttl=0.6)
+    store = make_store(media_ttl=1.0)
     used, unused = upload(store, b"used"), upload(store, b"unused")
-    end = time.monotonic() + 1.2
+    end = time.monotonic() + 1.3
     while time.monotonic() < end:
         assert store.blobs.media(used) is not None
         time.sleep(0.05)

@@ -27,7 +27,7 @@ from tests.contract.store_values import (
 
 MakeStore = Callable[..., Store]
 KEY = key_of(1)
-LEASE = 0.15
+LEASE = 0.4
 
 
 def _complete(store: Store, job_id: str, key: str = KEY) -> int:
@@ -244,10 +244,10 @@ def test_an_ended_lease_is_free_and_its_waiters_stay(make_store: MakeStore) -> N
 
 
 def test_an_extended_lease_is_not_orphaned(make_store: MakeStore) -> None:
-    store = make_store(flight_lease=0.5)
+    store = make_store(flight_lease=1.0)
     first, second = new_job(store), new_job(store)
     store.flights.claim(KEY, waiter_of(first))
-    end = time.monotonic() + 1.0
+    end = time.monotonic() + 1.5
     while time.monotonic() < end:
         store.flights.extend(KEY)
         assert store.flights.orphans() == []

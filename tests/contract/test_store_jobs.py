@@ -145,8 +145,8 @@ def test_a_finished_job_is_forgotten_after_its_ttl(make_store: MakeStore) -> Non
 
 
 def test_an_unfinished_job_is_forgotten_after_its_deadline(make_store: MakeStore) -> None:
-    store = make_store(job_ttl=0.1)
-    job = new_job(store, deadline=0.1)
+    store = make_store(job_ttl=0.3)
+    job = new_job(store, deadline=0.3)
     assert store.jobs.view(job) is not None
     wait_until(lambda: store.jobs.view(job) is None)
     assert not store.jobs.finish(job, IMAGE, DONE)

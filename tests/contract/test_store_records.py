@@ -48,7 +48,7 @@ def test_a_card_stays_until_it_is_replaced(store: Store) -> None:
 
 
 def test_a_source_is_remembered_for_the_life_of_an_embedding(make_store: MakeStore) -> None:
-    store = make_store(embedding_ttl=0.2)
+    store = make_store(embedding_ttl=0.6)
     memo = SourceMemo(digest=key_of(1), etag='W/"a"', fetched_at=1.5, nbytes=10)
     assert store.sources.get("s") is None
     store.sources.put("s", memo)

@@ -1,5 +1,8 @@
 """One bounded connection to Redis or Valkey (feature floor Redis 7.0, not in cluster mode).
 
+The server's ``maxmemory-policy`` has to be ``noeviction`` or one of ``volatile-*``: what holds the byte bound
+of the embedding cache has no TTL and must not be evicted behind our back.
+
 Every call ends: connects, reads and the wait for a free connection have time limits, and retries are few.
 This is the only place where exceptions of redis-py become ``StoreUnavailable``.
 """
@@ -19,7 +22,7 @@ from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 
-from epd.contracts.errors import StoreUnavailable
+from epd.contracts.errors import SettingsError, StoreUnavailable
 from epd.store.redis.scripts import Script, load_scripts
 
 logger = logging.getLogger(__name__)
@@ -46,12 +49,9 @@ def answering() -> Iterator[None]:
         raise StoreUnavailable(f"the store does not answer: {type(error).__name__}") from error
 
 
-class Connection:
-    """A thread-safe client: single commands, pipelines in one round trip, and the scripts of ``lua/``."""
-
-    def __init__(self, url: str, *, timeout: float) -> None:
-        """Connect lazily; ``timeout`` is seconds for each connect and each read."""
-        pool = redis.BlockingConnectionPool.from_url(
+def _pool(url: str, timeout: float) -> redis.BlockingConnectionPool:
+    try:
+        return redis.BlockingConnectionPool.from_url(
             url,
             max_connections=_MAX_CONNECTIONS,
             timeout=timeout,
@@ -61,7 +61,21 @@ class Connection:
             decode_responses=True,
             retry=Retry(NoBackoff(), 0),
         )
-        self._client = redis.Redis.from_pool(pool)
+    except ValueError as error:
+        # The URL itself may hold a password, so it is not repeated.
+        raise SettingsError(f"EPD_STORE_URL: {error}") from error
+
+
+class Connection:
+    """A thread-safe client: single commands, pipelines in one round trip, and the scripts of ``lua/``."""
+
+    def __init__(self, url: str, *, timeout: float) -> None:
+        """Connect lazily; ``timeout`` is seconds for each connect and each read.
+
+        Raises:
+            SettingsError: the URL is not one of a Redis server.
+        """
+        self._client = redis.Redis.from_pool(_pool(url, timeout))
         self._scripts = load_scripts()
         self._timeout = timeout
 

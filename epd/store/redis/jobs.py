@@ -13,14 +13,20 @@ from __future__ import annotations
 
 import json
 
+from epd.contracts.errors import Internal
 from epd.contracts.job import FINAL_STATES, JobRecord, JobView, PartId, PartRecord, Stage, State
 from epd.store import keys
 from epd.store.clock import milliseconds
+from epd.store.part_records import failed_record
 from epd.store.redis.connection import Argument, Connection
+from epd.store.redis.reading import read_record
 from epd.store.redis.scripts import Script
 
 #: Processes that follow one job at once; the one that came first is dropped.
 MAX_WATCHERS = 32
+
+#: What a part shows whose record was written by a version that this one cannot read.
+UNREADABLE = failed_record(Internal("the record of this part cannot be read"))
 
 _PART = "part:"
 
@@ -52,16 +58,15 @@ class RedisJobs:
         fields: dict[str, str] = self._connection.call("HGETALL", keys.job(job_id))
         if "record" not in fields:
             return None
-        parts = {
-            name.removeprefix(_PART): PartRecord.from_json(text)
-            for name, text in fields.items()
-            if name.startswith(_PART)
-        }
-        return JobView(
-            record=JobRecord.from_json(fields["record"]),
-            parts=parts,
-            cancelled=fields.get("closed") == State.CANCELLED,
-        )
+        record = read_record(JobRecord, fields["record"])
+        parts: dict[str, PartRecord] = {}
+        for name, text in fields.items():
+            if name.startswith(_PART):
+                part = read_record(PartRecord, text)
+                parts[name.removeprefix(_PART)] = UNREADABLE if part is None else part
+        if record is None:
+            return None
+        return JobView(record=record, parts=parts, cancelled=fields.get("closed") == State.CANCELLED)
 
     def watch(self, job_id: str, watcher: str) -> bool:
         """Publish changes of a job to a watcher too."""

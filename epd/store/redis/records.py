@@ -9,6 +9,7 @@ from epd.store import keys
 from epd.store.base import Heartbeat, SourceMemo
 from epd.store.clock import milliseconds
 from epd.store.redis.connection import Connection
+from epd.store.redis.reading import read_record
 
 
 class RedisCards:
@@ -27,7 +28,7 @@ class RedisCards:
         if not names:
             return []
         texts = self._connection.call("MGET", *map(keys.encoder, names))
-        return [None if text is None else EncoderCard.from_json(text) for text in texts]
+        return [read_record(EncoderCard, text) for text in texts]
 
 
 class RedisSources:
@@ -40,8 +41,7 @@ class RedisSources:
 
     def get(self, source_key: str) -> SourceMemo | None:
         """What is known of a URL's content."""
-        text = self._connection.call("GET", keys.source(source_key))
-        return None if text is None else SourceMemo.from_json(text)
+        return read_record(SourceMemo, self._connection.call("GET", keys.source(source_key)))
 
     def put(self, source_key: str, memo: SourceMemo) -> None:
         """Remember it."""
@@ -80,7 +80,8 @@ class RedisHeartbeats:
         if gone:
             # A worker that beats in between is back in the set with its next beat.
             self._connection.call("SREM", keys.WORKERS, *gone)
-        return [Heartbeat.from_json(text) for text in texts if text is not None]
+        beats = [read_record(Heartbeat, text) for text in texts]
+        return [beat for beat in beats if beat is not None]
 
 
 class RedisUploads:
