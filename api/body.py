@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,6 +14,9 @@ from epd.contracts.errors import InvalidRequest, MediaTooLarge
 
 #: A body that brings no byte for this long is given up, in seconds.
 IDLE_SECONDS = 30.0
+#: A body that is held in memory has to be whole within this time, an upload within the other, in seconds.
+BODY_SECONDS = 300.0
+UPLOAD_SECONDS = 3600.0
 
 
 @asynccontextmanager
@@ -27,23 +31,25 @@ async def whole_body(request: Request, *, limit: int, budget: ByteBudget) -> Asy
     stated = stated_length(request, limit)
     with budget.hold(limit if stated is None else stated):
         body = bytearray()
-        async for chunk in body_chunks(request, limit=limit):
+        async for chunk in body_chunks(request, limit=limit, seconds=BODY_SECONDS):
             body += chunk
         yield body
 
 
-async def body_chunks(request: Request, *, limit: int) -> AsyncIterator[bytes]:
-    """The body piece by piece; raises as ``whole_body`` does, as soon as the limit is passed."""
+async def body_chunks(request: Request, *, limit: int, seconds: float) -> AsyncIterator[bytes]:
+    """The body piece by piece; raises as ``whole_body`` does, as soon as a limit is passed."""
     stated_length(request, limit)
     stream = aiter(request.stream())
+    end = time.monotonic() + seconds
     total = 0
     while True:
         try:
-            chunk = await asyncio.wait_for(anext(stream), IDLE_SECONDS)
+            left = max(end - time.monotonic(), 0)
+            chunk = await asyncio.wait_for(anext(stream), min(IDLE_SECONDS, left))
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise InvalidRequest(f"the body brought nothing for {IDLE_SECONDS:g} s") from None
+            raise InvalidRequest("the body came too slowly") from None
         total += len(chunk)
         if total > limit:
             raise MediaTooLarge(f"the body is over {limit} bytes")

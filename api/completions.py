@@ -91,6 +91,11 @@ class Completions:
         await asyncio.to_thread(self._notices.close)
 
     @property
+    def full(self) -> bool:
+        """No further request may wait."""
+        return self._count >= self._limit
+
+    @property
     def waiting(self) -> int:
         """Subscriptions that are open now."""
         return self._count
@@ -98,7 +103,7 @@ class Completions:
     @contextmanager
     def subscribe(self, job_id: str, *, final_only: bool = False) -> Iterator[Subscription]:
         """Hear of a job's parts, or of its end only; raises ``Overloaded`` beyond the limit."""
-        if self._count >= self._limit:
+        if self.full:
             raise Overloaded("too many requests wait at once", retry_after=1.0)
         subscription = Subscription(final_only=final_only)
         self._count += 1

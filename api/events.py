@@ -10,10 +10,13 @@ from api.completions import Subscription
 from api.jobs import POLL_SECONDS, is_final, read_job
 from api.services import Services
 from epd.contracts.answers import EventAnswer
+from epd.contracts.errors import NotFound, StoreUnavailable
 from epd.contracts.job import FINAL_STATES, JobView, Notice, PartRecord, Stage, State
 
 #: A job with many items is read again at most this often, in seconds.
 _READ_GAP = 0.05
+#: Seconds past a job's deadline after which its events end, whatever the store says.
+_GRACE = 60.0
 
 _STAGES: dict[Stage | None, int] = {None: 1, Stage.FETCH: 1, Stage.DECODE: 2, Stage.ENCODE: 3}
 
@@ -23,6 +26,7 @@ async def job_events(
 ) -> AsyncIterator[EventAnswer]:
     """Events of a job that this process watches. Subscribing comes before reading, so there is no gap.
 
+    A store that goes away meanwhile delays events, and ends them some time after the job's deadline.
     The subscription is the caller's to end: a stream that is broken off never resumes this generator.
     """
     view, read_at = await read_job(services, job_id), time.monotonic()
@@ -37,8 +41,16 @@ async def job_events(
         if subscription.missed or not notices or any(n.state in FINAL_STATES for n in notices):
             await asyncio.sleep(read_at + _READ_GAP - time.monotonic())
             subscription.missed = False
-            view, read_at = await read_job(services, job_id), time.monotonic()
-            tracker.replace(view)
+            read_at = time.monotonic()
+            try:
+                tracker.replace(await read_job(services, job_id))
+            except NotFound:
+                return
+            except StoreUnavailable:
+                subscription.missed = True
+                if time.time() > view.record.deadline + _GRACE:
+                    return
+                await asyncio.sleep(POLL_SECONDS)
         for event in tracker.changes():
             yield event
 

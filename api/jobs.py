@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from api.services import Services
-from epd.contracts.errors import Cancelled, DeadlineExceeded, EpdError, NotFound
+from epd.contracts.errors import Cancelled, DeadlineExceeded, EpdError, NotFound, StoreUnavailable
 from epd.contracts.job import FINAL_STATES, ErrorInfo, JobView, PartRecord, State
 
 #: Who waits reads the job again after this many seconds without a notice.
@@ -33,7 +34,10 @@ async def read_job(services: Services, job_id: str) -> JobView:
 async def wait_job(
     services: Services, job_id: str, seconds: float, gone: Callable[[], Awaitable[bool]]
 ) -> JobView:
-    """The job when it is final, or as it stands after ``seconds`` or when its caller is ``gone``."""
+    """The job when it is final, or as it stands after ``seconds`` or when its caller is ``gone``.
+
+    A store that goes away meanwhile prolongs the wait up to ``seconds``; the answer is what was last known.
+    """
     end = time.monotonic() + seconds
     with services.completions.subscribe(job_id, final_only=True) as subscription:
         view = await read_job(services, job_id)
@@ -42,7 +46,8 @@ async def wait_job(
             await subscription.wait(min(left, to_deadline, POLL_SECONDS))
             if await gone():
                 break
-            view = await read_job(services, job_id)
+            with suppress(StoreUnavailable):  # the job goes on, and so does the wait
+                view = await read_job(services, job_id)
     return view
 
 

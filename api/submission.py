@@ -74,6 +74,8 @@ def keep_bytes(blobs: Blobs, media_id: str, data: bytes) -> None:
 
 def _check_room(services: Services, coming: int) -> None:
     limit = services.settings.max_queue_items
+    if coming and services.completions.full:
+        raise Overloaded("too many requests wait at once", retry_after=_QUEUE_RETRY_AFTER)
     if coming and services.depth.items() + coming > limit:
         raise Overloaded(f"more than {limit} items would wait", retry_after=_QUEUE_RETRY_AFTER)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from api.body import body_chunks, stated_length
+from api.body import UPLOAD_SECONDS, body_chunks, stated_length
 from api.docs import problems
 from api.multipart import boundary_of, file_chunks
 from api.services import Served
@@ -37,7 +37,7 @@ async def post_media(request: Request, services: Served) -> MediaAnswer:
     boundary = boundary_of(request.headers.get("content-type"))
     cap = limit if boundary is None else limit + _FORM_EXTRA
     expected = stated_length(request, cap)
-    chunks = body_chunks(request, limit=cap)
+    chunks = body_chunks(request, limit=cap, seconds=UPLOAD_SECONDS)
     if boundary is not None:
         chunks = file_chunks(chunks, boundary)
     media_id, blob = await store_upload(services, chunks, expected=expected)

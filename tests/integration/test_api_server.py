@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import socket
 import threading
@@ -154,6 +155,26 @@ def test_an_upload_that_breaks_off_leaves_no_file(fleet: Fleet) -> None:
     client.close()
     wait_until(lambda: list(blobs.iterdir()) == [])
     assert httpx.get(f"{server.url}/healthz").status_code == 200
+
+
+def test_a_body_that_drips_is_given_up(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.body.BODY_SECONDS", 0.5)
+    monkeypatch.setattr("api.body.IDLE_SECONDS", 0.4)
+    server = fleet.serve()
+    for pause in (0.1, 5):
+        client = socket.create_connection(("127.0.0.1", server.port))
+        client.settimeout(0.01)
+        client.sendall(b"POST /v1/encode HTTP/1.1\r\nHost: x\r\nContent-Length: 9000\r\n\r\n")
+        end, answer, sent_at = time.monotonic() + 4, b"", 0.0
+        while not answer and time.monotonic() < end:
+            if time.monotonic() - sent_at > pause:
+                client.sendall(b"x")
+                sent_at = time.monotonic()
+            with contextlib.suppress(TimeoutError):
+                answer = client.recv(4096)
+        client.close()
+        assert answer.startswith(b"HTTP/1.1 400")
+    assert server.services.bodies.held == 0
 
 
 def test_a_large_embedding_streams_whole_and_in_rows(fleet: Fleet) -> None:

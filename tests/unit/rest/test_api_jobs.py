@@ -114,6 +114,22 @@ def test_a_store_that_goes_away_is_503_and_comes_back(rest: Rest, monkeypatch: p
     assert rest.client.get(f"/v1/jobs/{job_id}").status_code == 200
 
 
+def test_a_wait_outlives_a_store_that_goes_away(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    view, calls = type(rest.store.jobs).view, iter(range(1000))
+
+    def sometimes(jobs: object, job_id: str) -> object:
+        if next(calls) in (1, 2):
+            raise StoreUnavailable("the store does not answer")
+        return view(jobs, job_id)
+
+    rest.worker.go.clear()
+    monkeypatch.setattr("api.jobs.POLL_SECONDS", 0.1)
+    monkeypatch.setattr(type(rest.store.jobs), "view", sometimes)
+    threading.Timer(0.5, rest.worker.go.set).start()
+    assert rest.encode(CAT)["state"] == "done"
+    assert next(calls) > 3
+
+
 def test_lost_notices_cost_time_only(make_rest: MakeRest, monkeypatch: pytest.MonkeyPatch) -> None:
     rest = make_rest()
     monkeypatch.setattr(type(rest.services.completions), "_dispatch", _deaf)
