@@ -107,6 +107,13 @@ class Embeddings(Protocol):
         """Drop entries, index first and file second; returns how many there were."""
         ...
 
+    def pin(self, keys: Sequence[str], seconds: float) -> list[bool]:
+        """Keep embeddings from being evicted or swept for that long; False where there is none.
+
+        A longer pin is not shortened. What is damaged is removed all the same. One round trip.
+        """
+        ...
+
     def stats(self) -> StoreStats:
         """Entries and bytes in the index."""
         ...

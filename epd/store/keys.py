@@ -7,6 +7,7 @@ epd:meta:{key}            string  with its epd:emb                encode reply; 
 epd:lru                   zset    one member an epd:emb           encode reply; eviction removes
 epd:lru:bytes             string  one counter                     encode reply; eviction subtracts
 epd:lru:sizes             hash    one field an epd:lru member     encode reply; eviction removes
+epd:pin:{key}             string  as long as asked for            who hands an embedding out
 epd:flight:{key}          string  flight_lease, renewed           the waiter that flies
 epd:flight:{key}:waiters  hash    job deadline                    claimers; completion removes
 epd:flights               zset    one member an open flight       claimers; completion and reaper remove
@@ -32,6 +33,7 @@ WORKERS = "epd:workers"
 JOB_PREFIX = "epd:job:"
 EMBEDDING_PREFIX = "epd:emb:"
 METADATA_PREFIX = "epd:meta:"
+PIN_PREFIX = "epd:pin:"
 EVENTS_PREFIX = "epd:events:"
 FLIGHT_PREFIX = "epd:flight:"
 WAITERS_SUFFIX = ":waiters"
@@ -50,6 +52,11 @@ def embedding(key: str) -> str:
 def metadata(key: str) -> str:
     """The Decode-side metadata of one embedding."""
     return f"{METADATA_PREFIX}{key}"
+
+
+def pin(key: str) -> str:
+    """The lease that keeps one embedding from being evicted."""
+    return f"{PIN_PREFIX}{key}"
 
 
 def flight(key: str) -> str:

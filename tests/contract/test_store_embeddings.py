@@ -139,6 +139,48 @@ def test_a_batch_does_not_evict_itself_for_others(make_store: MakeStore) -> None
     assert store.embeddings.stats().entries == 4
 
 
+def test_a_pinned_embedding_is_not_evicted_until_its_lease_is_over(make_store: MakeStore) -> None:
+    store = make_store(embedding_bytes=MIB)
+    keys = [key_of(number) for number in range(50, 54)]
+    for key in keys:
+        put_embedding(store, key, ROWS_OF_A_QUARTER)
+    assert store.embeddings.pin([*keys, OTHER], 60) == [True] * 4 + [False]
+    assert store.embeddings.pin(keys[:1], 0.001) == [True]
+    put_embedding(store, key_of(60), ROWS_OF_A_QUARTER)
+    # All others are pinned, so what was just written goes: the bound holds.
+    assert [entry is not None for entry in store.embeddings.lookup([*keys, key_of(60)])] == [True] * 4 + [
+        False
+    ]
+    assert store.embeddings.pin([], 1) == []
+
+
+def test_an_ended_pin_holds_nothing(make_store: MakeStore) -> None:
+    store = make_store(embedding_bytes=MIB)
+    for number in range(4):
+        put_embedding(store, key_of(70 + number), ROWS_OF_A_QUARTER)
+    store.embeddings.pin([key_of(70 + number) for number in range(4)], 0.05)
+    fresh = iter(range(80, 10_000))
+
+    def another_fits() -> bool:
+        key = key_of(next(fresh))
+        put_embedding(store, key, ROWS_OF_A_QUARTER)
+        return store.embeddings.lookup([key]) != [None]
+
+    wait_until(another_fits)
+    assert store.embeddings.stats().nbytes == MIB
+
+
+def test_a_pinned_file_is_not_swept_and_a_damaged_one_is_removed(store: Store) -> None:
+    put_embedding(store, KEY)
+    store.embeddings.pin([KEY], 60)
+    _truncate(store.embeddings.path(KEY))
+    assert store.embeddings.lookup([KEY]) == [None]
+    stray = entry_of(KEY)
+    store.embeddings.publish_file(stray.ref, data_of(stray), {})
+    assert store.embeddings.sweep(older_than=-60) == 0
+    assert store.embeddings.path(KEY).exists()
+
+
 def test_an_embedding_alone_over_the_limit_does_not_stay(make_store: MakeStore) -> None:
     store = make_store(embedding_bytes=MIB)
     put_embedding(store, KEY, 5 * ROWS_OF_A_QUARTER)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,6 +52,17 @@ class MemoryEmbeddings:
             self._folder.remove(key)
         return sum(entry is not None for entry in gone)
 
+    def pin(self, keys: Sequence[str], seconds: float) -> list[bool]:
+        """Keep embeddings from being evicted or swept for that long; False where there is none."""
+        now = time.time()
+        end = now + seconds
+        with self._state.lock:
+            self._state.pins = {key: until for key, until in self._state.pins.items() if until > now}
+            there = [self._index.has(key) for key in keys]
+            for key in itertools.compress(keys, there):
+                self._state.pins[key] = max(end, self._state.pins.get(key, 0.0))
+        return there
+
     def stats(self) -> StoreStats:
         """Entries and bytes in the index."""
         with self._state.lock:
@@ -61,5 +74,7 @@ class MemoryEmbeddings:
         """Remove old files that no entry names."""
         stale = self._folder.untouched(older_than)
         with self._state.lock:
-            unknown = [key for key in stale if key not in self._state.entries]
+            unknown = [
+                key for key in stale if key not in self._state.entries and not self._state.is_pinned(key)
+            ]
         return sum(self._folder.remove(key) for key in unknown)

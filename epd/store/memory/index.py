@@ -41,14 +41,18 @@ class MemoryIndex:
         self._state.entries.move_to_end(entry.ref.key)
 
     def evict(self, spare: AbstractSet[str]) -> list[str]:
-        """Take the oldest out until within the limit; ``spare`` goes only when it alone is over it."""
+        """Take the oldest out until within the limit; ``spare`` goes only when it alone is over it.
+
+        Pinned ones stay.
+        """
         evicted: list[str] = []
         for spare_turn in (False, True):
             for key in [key for key in self._state.entries if (key in spare) is spare_turn]:
                 if self.nbytes <= self.limit:
                     return evicted
-                del self._state.entries[key]
-                evicted.append(key)
+                if not self._state.is_pinned(key):
+                    del self._state.entries[key]
+                    evicted.append(key)
         return evicted
 
     @property

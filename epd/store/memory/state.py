@@ -54,6 +54,7 @@ class MemoryState:
         self.jobs: dict[str, JobState] = {}
         self.entries: OrderedDict[str, IndexEntry] = OrderedDict()
         self.flights: dict[str, Flight] = {}
+        self.pins: dict[str, float] = {}
         self.notices: dict[str, deque[Notice]] = {}
 
     def job(self, job_id: str) -> JobState | None:
@@ -63,6 +64,13 @@ class MemoryState:
             del self.jobs[job_id]
             return None
         return job
+
+    def is_pinned(self, key: str) -> bool:
+        """Whether a pin holds an embedding; ended pins are dropped."""
+        if self.pins.get(key, 0.0) > time.time():
+            return True
+        self.pins.pop(key, None)
+        return False
 
     def publish(self, job: JobState, notice: Notice) -> None:
         """Give a notice to every watcher of a job that listens already; to the others it is lost."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from epd.contracts.metadata import EmbeddingRef, Entry
 from epd.store import keys as names
 from epd.store.base import StoreStats
+from epd.store.clock import milliseconds
 from epd.store.embedding_folder import EmbeddingFolder
 from epd.store.entry_check import checked_entry
 from epd.store.redis.connection import Connection
@@ -59,6 +60,13 @@ class RedisEmbeddings:
             self._folder.remove(key)
         return count
 
+    def pin(self, keys: Sequence[str], seconds: float) -> list[bool]:
+        """Keep embeddings from being evicted or swept for that long; False where there is none."""
+        if not keys:
+            return []
+        pinned = self._connection.run(Script.PIN, [], (milliseconds(seconds), *keys))
+        return [bool(there) for there in pinned]
+
     def stats(self) -> StoreStats:
         """Entries and bytes in the index."""
         entries, nbytes = self._connection.pipe([("ZCARD", names.LRU), ("GET", names.LRU_BYTES)])
@@ -69,6 +77,9 @@ class RedisEmbeddings:
         stale = self._folder.untouched(older_than)
         if not stale:
             return 0
-        scores = self._connection.call("ZMSCORE", names.LRU, *stale)
-        unknown = [key for key, score in zip(stale, scores, strict=True) if score is None]
+        scores, pins = self._connection.pipe(
+            [("ZMSCORE", names.LRU, *stale), ("MGET", *(names.pin(key) for key in stale))]
+        )
+        rows = zip(stale, scores, pins, strict=True)
+        unknown = [key for key, score, pin in rows if score is None and pin is None]
         return sum(self._folder.remove(key) for key in unknown)

@@ -25,6 +25,7 @@ class Script(StrEnum):
 
     LOOKUP = "lookup"
     REMOVE = "remove"
+    PIN = "pin"
     EVICT = "evict"
     CLAIM = "claim"
     EXTEND = "extend"
@@ -67,6 +68,7 @@ def _key_names() -> str:
         "JOB": keys.JOB_PREFIX,
         "EMB": keys.EMBEDDING_PREFIX,
         "META": keys.METADATA_PREFIX,
+        "PIN": keys.PIN_PREFIX,
         "EVENTS": keys.EVENTS_PREFIX,
         "FLIGHT": keys.FLIGHT_PREFIX,
         "WAITERS_SUFFIX": keys.WAITERS_SUFFIX,
