@@ -39,6 +39,9 @@ PREPROCESS_REVISION = "qwen2_5_vl-1"
 #: Rows that one video may give: 90 % of a context of 128 000, from qwen-vl-utils.
 _CONTEXT_ROWS = 115_200
 
+#: Frame pairs whose float values exist at once, so that a long video's do not all.
+_PAIRS_AT_ONCE = 8
+
 
 class Qwen25VLEncoder:
     """``Encoder`` for the vision tower of Qwen2.5-VL checkpoints."""
@@ -123,11 +126,15 @@ class Qwen25VLEncoder:
 
     def _patches(self, raw: Tensor, plan: ItemPlan) -> Tensor:
         """Flat patches of one item in reading order, in the encoder's dtype."""
-        shape = self._shape
         frames = raw if raw.dim() == 4 else raw[None]
-        levels = resize(frames, plan.target or (frames.shape[1], frames.shape[2]))
-        values = normalise(levels, self._scale).to(self._tower.patch_embed.proj.weight.dtype)
-        # A still image is one frame twice: doubled after all other work.
+        size = plan.target or (frames.shape[1], frames.shape[2])
+        groups = frames.split(_PAIRS_AT_ONCE * self._shape.temporal)
+        return torch.cat([self._group_patches(group, size) for group in groups])
+
+    def _group_patches(self, frames: Tensor, size: tuple[int, int]) -> Tensor:
+        shape = self._shape
+        values = normalise(resize(frames, size), self._scale).to(self._tower.patch_embed.proj.weight.dtype)
+        # Only the last group can be odd. A still image is one frame twice: doubled after all other work.
         doubled = pad_frames(values, shape.temporal)
         return patchify(doubled, patch=shape.patch, merge=shape.merge, temporal=shape.temporal)
 

@@ -137,7 +137,7 @@ def video_patches(processor: Any, frames: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(halves), torch.tensor([[len(pairs), int(grid[1]), int(grid[2])]])
 
 
-@pytest.mark.parametrize("frames", [2, 5, 8])
+@pytest.mark.parametrize("frames", [2, 5, 16, 19])
 def test_videos_are_equal(
     ours: Encoder, checkpoint: tuple[Path, Any], encode: Any, relative: Any, frames: int
 ) -> None:

@@ -11,13 +11,19 @@ import pytest
 import soundfile
 import torch
 from torch import Tensor
-from transformers import WhisperFeatureExtractor, WhisperModel
+from transformers import (
+    WhisperConfig,
+    WhisperFeatureExtractor,
+    WhisperForConditionalGeneration,
+    WhisperModel,
+)
 
 from gpu_worker.encoders.base import Encoder
 from tests.unit.tiny_checkpoints import NO_OPTIONS, raw_audio
 
 SPEECH = Path(__file__).parents[2] / "examples" / "media" / "speech.ogg"
 WINDOW = 480000
+TOKENS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 1)
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +84,24 @@ def test_embeddings_are_equal(
     with torch.inference_mode():
         wanted = reference[1].encoder(features(reference, sound)).last_hidden_state.flatten(0, 1)
     got = encode(ours, [(raw_audio(len(sound)), torch.from_numpy(sound))])[0]
+    assert relative(got, wanted) <= 1e-4
+
+
+def test_large_v3s_128_bins_are_equal(
+    tmp_path: Path, load: Callable[..., Encoder], encode: Any, relative: Any
+) -> None:
+    torch.manual_seed(2)
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    layers = {"encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 96, "decoder_ffn_dim": 96}
+    config = WhisperConfig(d_model=48, num_mel_bins=128, vocab_size=100, **layers, **heads, **TOKENS)
+    model = WhisperForConditionalGeneration(config).eval()
+    extractor = WhisperFeatureExtractor(feature_size=128)
+    model.save_pretrained(tmp_path)
+    extractor.save_pretrained(tmp_path)
+    sound = real_speech()[:WINDOW]
+    with torch.inference_mode():
+        wanted = model.model.encoder(features((extractor, model), sound)).last_hidden_state.flatten(0, 1)
+    got = encode(load("whisper", tmp_path), [(raw_audio(len(sound)), torch.from_numpy(sound))])[0]
     assert relative(got, wanted) <= 1e-4
 
 

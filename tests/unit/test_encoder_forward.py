@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,22 @@ def test_different_media_give_different_rows(encoder: Encoder) -> None:
     changed = data.flip(0)
     rows, other = encode(encoder, [(raw, data)])[0], encode(encoder, [(raw, changed)])[0]
     assert not torch.allclose(rows, other, atol=1e-3)
+
+
+def test_a_poisoned_item_spoils_no_other(encoder: Encoder) -> None:
+    """NaN in one item's inputs stays in its rows: sound can hold it, pixels are poisoned after packing."""
+    items = ITEMS[encoder.card.family]()
+    plans = [encoder.plan(raw, tiny.NO_OPTIONS) for raw, _ in items]
+    inputs = encoder.preprocess([data for _, data in items], plans)
+    clean = encoder.forward(inputs).split([plan.tokens for plan in plans])
+    name = {"whisper": "mel", "dinov2": "pictures", "qwen2_5_vl": "patches"}[encoder.card.family]
+    rows = inputs.tensors[name].clone()
+    rows[: rows.shape[0] * plans[0].cost // sum(plan.cost for plan in plans)] = float("nan")
+    spoilt = encoder.forward(replace(inputs, tensors={**inputs.tensors, name: rows}))
+    parts = spoilt.split([plan.tokens for plan in plans])
+    assert bool(parts[0].isnan().all())
+    for got, wanted in zip(parts[1:], clean[1:], strict=True):
+        assert torch.equal(got, wanted)
 
 
 def test_warm_up_works_before_any_item(encoder: Encoder) -> None:
