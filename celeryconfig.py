@@ -58,6 +58,8 @@ task_store_errors_even_if_ignored = False
 # at least once: a message is acked when its work is done, and given back when its child is killed
 task_acks_late = True
 task_reject_on_worker_lost = True
+#: Seconds in which a result of a dead child may still arrive; then its message is given back.
+worker_lost_wait = 1.0
 task_acks_on_failure = True
 task_acks_on_timeout = True
 

@@ -30,7 +30,8 @@ class CountedRequest(Request):
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Called when the task has raised or its child has died; a message given back is no failure."""
-        if not isinstance(exc_info.exception, Reject):
+        exception = exc_info.exception
+        if not isinstance(getattr(exception, "exc", exception), Reject):
             count_crash(self.task_name)
         return super().on_failure(exc_info, *args, **kwargs)
 
@@ -49,7 +50,8 @@ class DecodeRequest(CountedRequest):
         from tasks.process import process_context
 
         try:
-            message = DecodeMessage.model_validate(self.args[0])
-            fail_decode(process_context(), message, DecodeTimeout("decoding hung and was killed"))
+            context, message = process_context(), DecodeMessage.model_validate(self.args[0])
+            fail_decode(context, message, DecodeTimeout("decoding hung and was killed"))
+            context.store.blobs.free(message.blob)
         except (EpdError, ValueError, IndexError):
             logger.exception("task %s was killed; its item ends with its flight's lease", self.id)

@@ -25,6 +25,10 @@ from tasks.worker_reaper import ReaperThread, process_reaper
 
 logger = logging.getLogger(__name__)
 
+#: Seconds between two looks for dead children. Celery is told of most at once, but one that dies between the
+#: closing of its files and its end is seen only by the next look, and Celery's own is every 5 s.
+CHILD_CHECK = 1.0
+
 _running: list[HeartbeatThread | ReaperThread] = []
 
 
@@ -45,12 +49,17 @@ def load_work(sender: Any, **_: Any) -> None:
 
 @worker_ready.connect
 def start(sender: Any, **_: Any) -> None:
-    """Start heartbeats and, in a fetch worker, the reaper. ``sender`` is the worker's consumer."""
+    """Start heartbeats, the look for dead children and, in a fetch worker, the reaper.
+
+    ``sender`` is the worker's consumer.
+    """
     kinds = cpu_kinds(sender.app)
     context = process_context() if kinds else None
     for place, kind in enumerate(kinds):
         assert context is not None
         _run(_heartbeat_thread(context, sender.hostname, kind, first=place == 0))
+    if DECODE in kinds and sender.hub is not None:
+        sender.hub.call_repeatedly(CHILD_CHECK, sender.pool.maintain_pool)
     if context is not None and FETCH in kinds:
         _run(ReaperThread(process_reaper(sender.app, context), context))
 

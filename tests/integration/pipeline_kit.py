@@ -52,7 +52,9 @@ PUBLISH = """
 import sys
 from epd.contracts.messages import FetchMessage
 from tasks.publish import publish_fetch
-publish_fetch([FetchMessage.from_json(sys.stdin.read())])
+for line in sys.stdin:
+    publish_fetch([FetchMessage.from_json(line)])
+    print("published", flush=True)
 """
 
 
@@ -145,7 +147,8 @@ class Line:
             embedding_dir=folder / "embeddings",
         )
         self.store = open_store(self.settings)
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[subprocess.Popen[Any]] = []
+        self.publisher: subprocess.Popen[str] | None = None
 
     def announce(self) -> None:
         """What a GPU worker would say of its encoders."""
@@ -186,7 +189,7 @@ class Line:
         return done.stdout + done.stderr
 
     def _environment(self, **more: str) -> dict[str, str]:
-        return {**os.environ, **self.environment, **more, "PYTHONPATH": str(ROOT)}
+        return {**os.environ, **self.environment, **more, "PYTHONPATH": f"{self.folder}:{ROOT}"}
 
     def submit(
         self, *items: tuple[Modality, str], options: ItemOptions | None = None, seconds: float = 60
@@ -219,10 +222,17 @@ class Line:
 
     def _publish(self, message: FetchMessage) -> None:
         """Through the real publisher, in a process of its own since Celery's settings are one a process."""
-        subprocess.run(
-            [sys.executable, "-c", PUBLISH], cwd=self.folder, env=self._environment(),
-            input=message.to_json(), text=True, check=True, timeout=40,
-        )  # fmt: skip
+        if self.publisher is None:
+            self.publisher = subprocess.Popen(
+                [sys.executable, "-c", PUBLISH], cwd=self.folder, env=self._environment(),
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, text=True,
+            )  # fmt: skip
+            self.processes.append(self.publisher)
+        assert self.publisher.stdin is not None
+        assert self.publisher.stdout is not None
+        self.publisher.stdin.write(message.to_json() + "\n")
+        self.publisher.stdin.flush()
+        assert self.publisher.stdout.readline() == "published\n"
 
     def view(self, job_id: str) -> JobView:
         view = self.store.jobs.view(job_id)
@@ -250,3 +260,5 @@ class Line:
             if process.poll() is None:
                 os.killpg(process.pid, 9)
                 process.wait(10)
+        if self.publisher is not None:
+            self.publisher.communicate()

@@ -1,0 +1,101 @@
+"""Decodes that hang or kill their process end as failures of their own item; the others are served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pipeline_kit import ROOT, Line, Site, png, served
+from transport_kit import Broker, wait_until
+
+from epd.contracts.job import ErrorInfo
+from epd.contracts.media import ItemOptions, Modality
+
+#: The real settings with shorter limits. The worker's folder is before the repository on its path.
+SHORT_LIMITS = """
+exec(compile(open({original!r}).read(), {original!r}, "exec"))
+task_annotations = {{"epd.decode": {{"soft_time_limit": 2, "time_limit": 6}}}}
+"""
+
+#: What the item asks for with ``max_frames``: a hang that can be interrupted, one that cannot, a crash.
+SLEEP, HANG, CRASH, HARMLESS = 7, 9, 11, 5
+
+DEADLY = """
+import os, time
+import workers.decode
+real = workers.decode.decode
+
+def decode(path, *, options, **others):
+    if options.max_frames == 11:
+        os.kill(os.getpid(), 9)
+    while options.max_frames in (7, 9):
+        try:
+            time.sleep(60)
+        except Exception:
+            if options.max_frames == 7:
+                raise
+    return real(path, options=options, **others)
+
+workers.decode.decode = decode
+"""
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with served() as server:
+        server.pages |= {f"/{place}.png": png((255, 0, place)) for place in range(16)}
+        yield server
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
+    """One fetch worker, and one decode worker with a single child that some items are deadly for."""
+    folder: Path = tmp_path_factory.mktemp("deadly")
+    (folder / "celeryconfig.py").write_text(SHORT_LIMITS.format(original=str(ROOT / "celeryconfig.py")))
+    (folder / "sitecustomize.py").write_text(DEADLY)
+    broker = Broker(folder)
+    broker.start()
+    made = Line(broker, folder)
+    try:
+        made.start("-Q", "fetch", "-P", "threads", "-c", "2", "-n", "fetch@%h")
+        made.start("-Q", "decode", "-c", "1", "-n", "decode@%h")
+        wait_until(lambda: made.alive("fetch", "decode"), within=40, what="workers up")
+        made.announce()
+        yield made
+    finally:
+        made.close()
+        broker.close()
+
+
+def submit(line: Line, site: Site, place: int, frames: int) -> str:
+    options = ItemOptions(max_frames=frames)
+    return line.submit((Modality.IMAGE, f"{site.url}/{place}.png"), options=options)
+
+
+def failure(line: Line, job: str, *, within: float) -> ErrorInfo:
+    wait_until(lambda: line.view(job).parts["0.image"].error, within=within, what="failure")
+    error = line.view(job).parts["0.image"].error
+    assert error is not None
+    return error
+
+
+def test_hung_decodes_end_and_the_next_item_is_served(line: Line, site: Site) -> None:
+    soft, hard = submit(line, site, 1, SLEEP), submit(line, site, 2, HANG)
+    after = submit(line, site, 3, HARMLESS)
+    error = failure(line, soft, within=20)
+    assert (error.code, error.retryable) == ("decode_timeout", True)
+    assert "longer than its limit" in error.message
+    error = failure(line, hard, within=20)
+    assert error.code == "decode_timeout"
+    assert "killed" in error.message
+    line.wait_encodes(after, 1, within=15)
+    wait_until(lambda: not list(line.settings.blob_dir.glob("s-*")), within=5, what="bytes freed")
+
+
+def test_item_that_kills_its_process_fails_alone(line: Line, site: Site) -> None:
+    poison = submit(line, site, 4, CRASH)
+    mates = [submit(line, site, place, HARMLESS) for place in (5, 6)]
+    assert failure(line, poison, within=40).code == "worker_crashed"
+    for mate in mates:
+        line.wait_encodes(mate, 1, within=20)
