@@ -1,0 +1,116 @@
+"""One real stack for a whole run: embedded Valkey, Celery workers, GPU worker, API."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from stack_checkpoints import make_dinov2, make_qwen2_5_vl, make_slow_dinov2
+
+from epd.cli.parts import StackOptions
+from epd.cli.stack import Stack
+from epd.client import Client
+
+ROOT = Path(__file__).parents[3]
+WEIGHTS = ROOT / ".epd" / "models"
+MEDIA = ROOT / "examples" / "media"
+
+_CONFIG = """
+default_model = "real"
+
+[encoders.dino]
+family = "dinov2"
+path = "{weights}/dinov2-small"
+dtype = "float32"
+
+[encoders.dino-bf16]
+family = "dinov2"
+path = "{weights}/dinov2-small"
+dtype = "bfloat16"
+
+[encoders.whisper]
+family = "whisper"
+path = "{weights}/whisper-tiny.en"
+dtype = "float32"
+
+[encoders.whisper-bf16]
+family = "whisper"
+path = "{weights}/whisper-tiny.en"
+dtype = "bfloat16"
+
+[encoders.qwen]
+family = "qwen2_5_vl"
+path = "{made}/qwen"
+dtype = "float32"
+
+[encoders.qwen-bf16]
+family = "qwen2_5_vl"
+path = "{made}/qwen"
+dtype = "bfloat16"
+
+[encoders.tiny]
+family = "dinov2"
+path = "{made}/tiny"
+dtype = "float32"
+
+[encoders.slow]
+family = "dinov2"
+path = "{made}/slow"
+dtype = "float32"
+
+[models.real]
+image = "dino"
+video = "dino"
+audio = "whisper"
+
+[models.real-bf16]
+image = "dino-bf16"
+audio = "whisper-bf16"
+
+[models.qwen]
+image = "qwen"
+video = "qwen"
+audio = "whisper"
+
+[models.qwen-bf16]
+image = "qwen-bf16"
+
+[models.tiny]
+image = "tiny"
+
+[models.slow]
+image = "slow"
+"""
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the small random checkpoints ``tiny``, ``slow`` and ``qwen``."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    make_dinov2(folder / "tiny")
+    make_slow_dinov2(folder / "slow")
+    make_qwen2_5_vl(folder / "qwen")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory, checkpoints: Path) -> Iterator[Stack]:
+    if not (WEIGHTS / "dinov2-small").is_dir():
+        pytest.fail("no demo weights: run `python -m demo.weights` (make test does)")
+    folder = tmp_path_factory.mktemp("stack")
+    config = folder / "epd.toml"
+    config.write_text(_CONFIG.format(weights=WEIGHTS, made=checkpoints), encoding="utf-8")
+    options = StackOptions(config=config, data_dir=folder, flower_port=0, fetch_threads=8)
+    with Stack(options) as running:
+        running.wait_ready()
+        yield running
+    assert not running.media_dir.exists()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def client(stack: Stack) -> Iterator[Client]:
+    with Client(stack.api_url) as connected:
+        yield connected
