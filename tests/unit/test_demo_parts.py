@@ -11,12 +11,13 @@ import httpx
 import pytest
 from rich.console import Console
 
+from demo.batches import Encoded, summed
 from demo.leftovers import Traces, shm_names
 from demo.photo_server import served_photo
 from demo.samples import MEDIA, demo_samples, reference_texts
 from demo.table import COLUMNS, job_table
 from epd.contracts import timings
-from epd.contracts.answers import EmbeddingAnswer, ItemAnswer, JobAnswer, PartAnswer, Usage
+from epd.contracts.answers import EmbeddingAnswer, ItemAnswer, JobAnswer, PartAnswer, Usage, WorkerAnswer
 from epd.contracts.job import ErrorInfo, State
 from epd.contracts.media import Modality
 
@@ -91,3 +92,14 @@ def test_a_process_of_the_stack_is_found_until_it_ends() -> None:
     finally:
         child.communicate(b"\n", timeout=20)
     assert [text for text in traces.left(within=5) if "process" in text] == []
+
+
+def test_batches_are_summed_over_workers_and_encoders() -> None:
+    def worker(name: str, **counters: float) -> WorkerAnswer:
+        counted = {key.replace("__", "/"): value for key, value in counters.items()}
+        return WorkerAnswer(name=name, kind="encode", host="h", pid=1, ready=True, age=0, counters=counted)
+
+    one = worker("a", encode_batches__x=2, encode_items__x=9, encode_batches__y=1, encode_items__y=1)
+    two = worker("b", encode_batches__x=3, encode_items__x=4, encode_batch_peak__x=4, later_counter=7)
+    assert summed([one, two]) == Encoded(batches=6, items=14)
+    assert summed([]) == Encoded(batches=0, items=0)
