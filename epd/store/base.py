@@ -1,4 +1,4 @@
-"""Protocols of the store, and the values that only the store passes.
+"""Protocols of the store. The values that they pass are in ``epd.store.values`` and can be had from here too.
 
 All calls are synchronous and bounded in time; when the server does not answer they raise
 ``StoreUnavailable``.
@@ -9,83 +9,34 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO, Protocol
-
-from pydantic import Field
 
 from epd.contracts.card import EncoderCard
 from epd.contracts.errors import EpdError
 from epd.contracts.job import JobRecord, JobView, Notice, PartId, PartRecord, Stage
 from epd.contracts.media import BlobRef
 from epd.contracts.metadata import EmbeddingRef, Entry
-from epd.contracts.wire import Wire
+from epd.store.values import BlobKind, Claim, Completed, Heartbeat, SourceMemo, StoreStats, Waiter
 
-
-class Claim(StrEnum):
-    """The answer to a claim on an embedding key."""
-
-    HIT = "hit"  #: the embedding is there
-    OWNED = "owned"  #: the claimer flies (again, if it did before)
-    WAITING = "waiting"  #: another flies; the claimer's part is finished with that flight
-
-
-@dataclass(frozen=True, slots=True)
-class Waiter:
-    """Who wants an embedding. ``message`` is the FetchMessage JSON that starts its flight anew."""
-
-    job_id: str
-    part: PartId
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """One embedding made: its entry, and the part that made it with its stage times in seconds."""
-
-    entry: Entry
-    job_id: str
-    part: PartId
-    timings: dict[str, float]
-
-
-class SourceMemo(Wire):
-    """What is known of a URL's content, for conditional requests. ``fetched_at`` is Unix seconds."""
-
-    digest: str
-    etag: str | None = None
-    last_modified: str | None = None
-    fetched_at: float
-    nbytes: int
-
-
-class Heartbeat(Wire):
-    """A worker's sign of life: fetch, decode or encode. ``counters`` are totals since its start."""
-
-    name: str
-    kind: str
-    host: str
-    pid: int
-    at: float
-    ready: bool = True
-    encoders: tuple[str, ...] = ()
-    counters: dict[str, float] = Field(default_factory=dict)
-
-
-class StoreStats(Wire):
-    """Size of the embedding cache."""
-
-    entries: int
-    nbytes: int
-    limit: int
-
-
-class BlobKind(StrEnum):
-    """What a new blob holds; the value is the first letter of its name. An upload is written as SOURCE."""
-
-    SOURCE = "s"  #: downloaded or uploaded bytes
-    RAW = "r"  #: decoded media
+__all__ = [
+    "BlobKind",
+    "Blobs",
+    "Cards",
+    "Claim",
+    "Completed",
+    "Embeddings",
+    "Flights",
+    "Heartbeat",
+    "Heartbeats",
+    "Jobs",
+    "Notices",
+    "SourceMemo",
+    "Sources",
+    "Store",
+    "StoreStats",
+    "Waiter",
+]
 
 
 class Embeddings(Protocol):
