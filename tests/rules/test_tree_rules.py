@@ -46,9 +46,14 @@ def test_every_module_has_a_docstring() -> None:
     assert [name_of(path) for path in python_files() if not ast.get_docstring(tree_of(path))] == []
 
 
+#: The one package that users import from by name. Nothing of ours imports below it but commands and demo.
+SURFACES = {"epd/client/__init__.py"}
+
+
 def test_package_files_hold_a_docstring_only() -> None:
     packages = [path for path in python_files(*PACKAGES) if path.name == "__init__.py"]
-    assert [name_of(path) for path in packages if len(tree_of(path).body) != 1] == []
+    full = {name_of(path) for path in packages if len(tree_of(path).body) != 1}
+    assert full <= SURFACES
 
 
 def test_every_package_folder_has_its_file() -> None:
