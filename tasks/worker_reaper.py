@@ -7,9 +7,11 @@ import threading
 from typing import Any
 
 from epd.contracts.errors import StoreUnavailable
+from epd.telemetry.counters import Count
 from tasks.flow.context import Context
 from tasks.publish import EXPIRY_GRACE
 from tasks.worker_backlog import oldest_queued
+from tasks.worker_counters import TOTALS
 from workers.reaper import Reaper
 
 logger = logging.getLogger(__name__)
@@ -65,6 +67,8 @@ class ReaperThread:
         try:
             reaped = self._reaper.reap(self._context.clock())
             files = self._reaper.sweep_embeddings() if rounds % _EMBEDDING_ROUNDS == 0 else 0
+            TOTALS.add(Count.REAPED_MESSAGES, reaped.flights)
+            TOTALS.add(Count.SWEPT_FILES, reaped.files + files)
             if reaped.flights or reaped.files or files:
                 logger.info("reaped: %s, %s embedding files", reaped, files)
         except StoreUnavailable as error:

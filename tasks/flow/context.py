@@ -70,3 +70,10 @@ class Context:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cards", CardCache(self.store.cards))
+
+    def reservation(self, expected: int) -> int:
+        """Bytes to reserve for a file of an expected size: a sixteenth of the blob directory at most.
+
+        A guess that is far too high must not keep everything out of a small directory.
+        """
+        return min(expected, self.settings.blob_bytes // 16)

@@ -30,13 +30,10 @@ from tasks.flow.claims import claim, fail_flight, withdraw
 from tasks.flow.context import Context, Tally
 from tasks.flow.lease import kept_flights
 from tasks.flow.parts import audio_part, expire_item, main_part, open_parts
-from tasks.flow.refetch import send_back
+from tasks.flow.refetch import pause_of, send_back
 from tasks.flow.tracks import audio_track_of, decode_track
 
 logger = logging.getLogger(__name__)
-
-#: Seconds until an item for whose raw bytes there is no room is tried again.
-POSTPONEMENT = 1.0
 
 #: What sends the item back to ``fetch``: its bytes are gone, or its key is no longer the right one.
 _STALE = (BlobMissing, EncoderNotReady)
@@ -124,11 +121,12 @@ def _go_back(context: Context, message: DecodeMessage, error: EpdError) -> Tally
 
 def _postpone(context: Context, message: DecodeMessage, error: EpdError) -> Tally:
     """Decode later, when encoding has freed room; without time left the item fails with the reason."""
-    if context.clock() + POSTPONEMENT >= message.deadline:
+    pause = pause_of(context, message)
+    if pause is None:
         fail_decode(context, message, error)
         context.store.blobs.free(message.blob)
         return {Count.DECODE_FAILURES: 1}
-    context.publisher.decode([message], countdown=POSTPONEMENT)
+    context.publisher.decode([message], countdown=pause)
     return {Count.RETRIED_ITEMS: 1}
 
 

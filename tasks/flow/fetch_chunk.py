@@ -13,11 +13,9 @@ from epd.contracts.messages import FetchMessage
 from tasks.flow.context import Context, Tally
 from tasks.flow.fetch_item import Fetched, fetch_item, free_source
 from tasks.flow.parts import fail_item
+from tasks.flow.refetch import pause_of
 
 logger = logging.getLogger(__name__)
-
-#: Seconds until a postponed item is tried again.
-POSTPONEMENT = 1.0
 
 
 def fetch_chunk(context: Context, message: FetchMessage, executor: Executor) -> Tally:
@@ -58,10 +56,11 @@ def _postpone(context: Context, message: FetchMessage, results: list[tuple[Item,
     later = [(item, reason) for item, reason in results if reason is not None]
     if not later:
         return
-    if context.clock() + POSTPONEMENT < message.deadline:
+    pause = pause_of(context, message)
+    if pause is not None:
         logger.info("job %s: %d items postponed: %s", message.job_id, len(later), later[0][1])
         chunk = message.model_copy(update={"items": tuple(item for item, _ in later)})
-        context.publisher.fetch([chunk], countdown=POSTPONEMENT)
+        context.publisher.fetch([chunk], countdown=pause)
         return
     for item, reason in later:
         fail_item(context, message, item, reason)

@@ -1,4 +1,4 @@
-"""Sending one item back to ``fetch``, because a blob or the encoder that its message names is gone."""
+"""Running an item again: later, when trouble has passed, or from ``fetch`` on, when a blob is gone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,20 @@ from epd.contracts.media import Item
 from epd.contracts.messages import MAX_ATTEMPTS, Envelope, FetchMessage
 from epd.store.base import Waiter
 from tasks.flow.context import Context
+
+#: Bounds of the pause before a postponed message is tried again, in seconds.
+SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 5.0
+
+
+def pause_of(context: Context, message: Envelope) -> float | None:
+    """Seconds until a postponed message is tried again: half of what it has waited, within bounds.
+
+    The bounds keep a fleet without a GPU worker from turning its whole queue over every second. None:
+    the deadline comes first, so the item fails with its reason.
+    """
+    now = context.clock()
+    pause = min(max((now - message.enqueued_at) / 2, SHORTEST_PAUSE), LONGEST_PAUSE)
+    return pause if now + pause < message.deadline else None
 
 
 def fetch_message(message: Envelope, item: Item, *, now: float, attempt: int | None = None) -> FetchMessage:

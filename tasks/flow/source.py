@@ -7,15 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from epd.contracts.errors import NotFound
-from epd.contracts.media import BlobRef, Item
+from epd.contracts.media import BlobRef, Item, Modality
 from epd.identity import source_key
 from epd.lookup import Found
+from epd.settings import MIB
 from epd.store.base import BlobKind, SourceMemo
 from tasks.flow.context import Context
 from workers.download import Downloaded, Validators, download
 from workers.limits import fetch_limits
 
 logger = logging.getLogger(__name__)
+
+#: Bytes that are kept free for a download of unknown size, by media type; a rough size of such files.
+_NOMINAL = {Modality.IMAGE: 2 * MIB, Modality.AUDIO: 8 * MIB, Modality.VIDEO: 32 * MIB}
 
 #: What a digest needs and what of it is cached.
 LookUp = Callable[[str], Found]
@@ -49,7 +53,7 @@ def _resolve_url(context: Context, item: Item, url: str, look_up: LookUp) -> Res
     memo = context.store.sources.get(source_key(url))
     known = look_up(memo.digest) if memo is not None else None
     if memo is None or known is None or not known.complete:
-        downloaded, blob = _download(context, item, url, None)
+        downloaded, blob = _download(context, item, url, memo)
         return Resolved(look_up(downloaded.digest), blob)
     if context.clock() - memo.fetched_at < context.settings.url_ttl:
         return Resolved(known, None)
@@ -61,7 +65,7 @@ def _revalidate(
 ) -> Resolved:
     """Ask the server whether the content is still what the memo says; a 304 costs no body."""
     validators = Validators(etag=memo.etag, last_modified=memo.last_modified)
-    downloaded, blob = _download(context, item, url, validators)
+    downloaded, blob = _download(context, item, url, memo, validators)
     if not downloaded.not_modified:
         return Resolved(look_up(downloaded.digest), blob)
     fresh = memo.model_copy(update={"fetched_at": context.clock()})
@@ -70,23 +74,24 @@ def _revalidate(
 
 
 def _download(
-    context: Context, item: Item, url: str, validators: Validators | None
+    context: Context, item: Item, url: str, memo: SourceMemo | None, validators: Validators | None = None
 ) -> tuple[Downloaded, BlobRef | None]:
     """Download into a new source blob and remember the URL; no blob is kept of a 304."""
     started = context.clock()
     limits = fetch_limits(context.settings, item.modality)
-    with context.store.blobs.create(BlobKind.SOURCE) as (name, file):
+    reserve = context.reservation(_NOMINAL[item.modality] if memo is None else memo.nbytes)
+    with context.store.blobs.create(BlobKind.SOURCE, reserve) as (name, file):
         downloaded = download(url, into=file, limits=limits, validators=validators)
     blob = BlobRef(name=name, nbytes=downloaded.nbytes)
     if downloaded.not_modified:
         context.store.blobs.free(blob)
         return downloaded, None
-    memo = SourceMemo(
+    found = SourceMemo(
         digest=downloaded.digest,
         etag=downloaded.etag,
         last_modified=downloaded.last_modified,
         fetched_at=started,
         nbytes=downloaded.nbytes,
     )
-    context.store.sources.put(source_key(url), memo)
+    context.store.sources.put(source_key(url), found)
     return downloaded, blob

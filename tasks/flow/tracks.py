@@ -17,6 +17,9 @@ from workers.limits import decode_limits
 from workers.probe import probe
 from workers.sniff import sniff
 
+#: Decoded media is about so many times larger than its file.
+_GROWTH = 10
+
 
 def audio_track_of(context: Context, path: Path) -> AudioTrackInfo:
     """Whether a video file has sound, and its seconds by the header. An animation has none.
@@ -44,7 +47,8 @@ def decode_track(context: Context, path: Path, item: Item, wanted: Wanted) -> Ra
         EncoderNotReady: the encoder changed since the key was built, so its rules may differ.
     """
     card = _card_of(context, wanted)
-    with context.store.blobs.create(BlobKind.RAW, reserve=path.stat().st_size) as (name, file):
+    reserve = context.reservation(_GROWTH * path.stat().st_size)
+    with context.store.blobs.create(BlobKind.RAW, reserve) as (name, file):
         raw = decode(
             path,
             modality=wanted.track,

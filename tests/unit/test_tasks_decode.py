@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -223,3 +224,35 @@ def test_soft_limit_comes_through(bench: Bench, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(SoftTimeLimitExceeded):
         decode_item(bench.context, decode)
     assert bench.files("r") == []
+
+
+def test_full_blob_space_postpones_until_the_deadline(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, blob_bytes=1 << 20)
+    message = bench.job((IMAGE, bench.upload(png())))
+    decode = fetched(bench, message)
+    (bench.settings.blob_dir / "r-other").write_bytes(bytes(1 << 20))
+    bench.store.blobs.sweep(3600)  # forgets the folder's size, which is measured only now and then
+    decode_item(bench.context, decode)
+    assert bench.outbox.decodes == [decode, decode]
+    assert bench.outbox.countdowns[-1] == pytest.approx(1)
+    bench.now = decode.deadline - 0.5
+    decode_item(bench.context, decode)
+    assert code_of(bench, message, "0.image") == "blob_space_full"
+
+
+def test_long_work_keeps_its_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tmp_path, flight_lease=0.15)
+    source = bench.upload(png())
+    one, two = bench.job((IMAGE, source)), bench.job((IMAGE, source))
+    decode = fetched(bench, one)
+    from workers.decode import decode as real
+
+    def slow(*args: object, **kwargs: object) -> object:
+        time.sleep(0.4)
+        bench.fetch(two)
+        return real(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("tasks.flow.tracks.decode", slow)
+    decode_item(bench.context, decode)
+    assert [each.job_id for each in bench.outbox.decodes] == [one.job_id]
+    assert bench.store.flights.orphans() == []

@@ -22,7 +22,7 @@ from epd.store.base import Claim
 from epd.telemetry.counters import Count, Counters
 from tasks.celery import app
 from tasks.flow.decode_item import decode_item
-from tasks.flow.refetch import waiter_of
+from tasks.flow.refetch import pause_of, waiter_of
 from tasks.poison import fail_document
 from tasks.publish import EXPIRY_GRACE, task_id, task_options
 from tasks.queues import leave_encode_out_of_the_default, refuse_encode_in_ordinary_pools
@@ -159,6 +159,17 @@ def test_backlog_is_as_old_as_its_oldest_message() -> None:
     assert oldest_of([None, envelope(7.0), envelope(5.0), envelope("x"), b"nonsense"]) == 5.0
     assert oldest_of([None]) is None
     assert len(lanes()) == 6
+
+
+def test_pause_grows_with_the_wait_and_ends_at_the_deadline(bench: Bench) -> None:
+    message = bench.job((IMAGE, bench.upload(png())))
+    start = message.enqueued_at
+    pauses = []
+    for waited in (0.0, 4.0, 30.0, 59.0):
+        bench.now = start + waited
+        pauses.append(pause_of(bench.context, message))
+    assert pauses[:3] == [pytest.approx(1), pytest.approx(2), pytest.approx(5)]
+    assert pauses[3] is None
 
 
 class TestReaper:
