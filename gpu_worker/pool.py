@@ -213,17 +213,25 @@ class BatchPool(BasePool):
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
         """A running batch cannot be interrupted; the revoked task's result is dropped when it comes."""
-        _log.info("a running batch is not interrupted; the result of the revoked task is dropped")
+        _log.debug("a running batch is not interrupted")
 
     def on_stop(self) -> None:
-        """Warm shutdown: finish the running batch, ack it; the rest goes back when the channel closes."""
+        """Warm shutdown: finish the running batch, ack it; the rest goes back when the channel closes.
+
+        Celery stops the pool on its way to a cold shutdown too, and says so in its state.
+        """
+        if state.should_terminate is not None:
+            self.on_terminate()
+            return
         self._service.stop(_STOP_LIMIT)
         self._mailbox.drain()
-        self._side.shutdown(wait=True, cancel_futures=True)
+        self._side.shutdown(wait=True)  # among the last calls: blobs of what was acked just now are freed
         self._mailbox.drain()
 
     def on_terminate(self) -> None:
         """Cold shutdown: nothing more is acked, so everything goes back."""
+        if self._cold:
+            return
         self._cold = True
         self._service.abandon()
         self._side.shutdown(wait=False, cancel_futures=True)

@@ -24,6 +24,7 @@ from epd.settings import Settings
 from epd.store.base import BlobKind, Waiter
 from epd.store.open import open_store
 from gpu_worker.encoders.dinov2_model import Dinov2Shape, Dinov2Tower
+from tasks import broker_keys
 from tests.unit.tiny_checkpoints import DINOV2, random_state, tiny_folder, write_checkpoint
 
 CONFIG = """
@@ -197,11 +198,18 @@ class EncodeLine:
 
     def wait_settled(self, *, within: float = 10) -> None:
         """Nothing queued, nothing unacked, no raw blob left."""
-        wait_until(lambda: self.broker.held() == 0 and self.waiting() == 0, within=within, what="all acked")
+        self.wait_acked(within=within)
         wait_until(lambda: not list((self.folder / "blobs").glob("r-*")), within=within, what="blobs freed")
 
+    def wait_acked(self, *, within: float = 10) -> None:
+        """Nothing queued, nothing unacked."""
+        wait_until(lambda: self.broker.held() == 0 and self.waiting() == 0, within=within, what="all acked")
+
     def waiting(self) -> int:
-        return sum(int(self.broker.client.llen(key)) for key in self.broker.client.scan_iter("encode*"))
+        """Messages on the encode queue: new ones, and those that were given back."""
+        client = self.broker.client
+        patterns = ("encode*", broker_keys.again("encode*"), broker_keys.solo("encode*"))
+        return sum(int(client.llen(key)) for pattern in patterns for key in client.scan_iter(pattern))
 
     def end(
         self, process: subprocess.Popen[bytes], number: int = signal.SIGTERM, *, within: float = 30

@@ -38,7 +38,9 @@ def event_stream(line: EncodeLine) -> Iterator[IO[str]]:
     """Lines of JSON, one a task event; ends with the test."""
     command = [sys.executable, str(READER)]
     environment = line.process_environment()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=line.folder, env=environment) as reader:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=line.folder, env=environment
+    ) as reader:
         assert reader.stdout is not None
         try:
             yield reader.stdout

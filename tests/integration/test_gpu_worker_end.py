@@ -1,0 +1,82 @@
+"""A GPU worker that ends in the middle of its work, kindly or not: nothing is lost, nothing is done twice."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from encode_kit import EncodeLine
+from transport_kit import Broker, wait_until
+
+from epd.contracts.job import State
+from epd.contracts.messages import EncodeMessage
+
+#: An encoder this large takes some 0.02 s an item on one idle core, so that a signal meets a running batch.
+SIZE = {"width": 256, "layers": 5}
+ITEMS = 40
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Iterator[EncodeLine]:
+    broker = Broker(tmp_path)
+    broker.start()
+    line = EncodeLine(broker, tmp_path, **SIZE)
+    try:
+        yield line
+    finally:
+        line.close()
+        broker.close()
+
+
+def in_the_middle(line: EncodeLine) -> list[EncodeMessage]:
+    """Forty messages on their way: some done, some running, some queued."""
+    messages = line.messages(ITEMS)
+    line.publish(messages)
+    wait_until(lambda: line.states(messages[0].job_id)[State.DONE] >= 4, within=60, what="some are done")
+    assert line.states(messages[0].job_id)[State.DONE] < ITEMS
+    return messages
+
+
+def assert_all_done_once(line: EncodeLine, messages: list[EncodeMessage]) -> None:
+    view = line.wait_done(messages[0].job_id, within=90)
+    assert {part.state for part in view.parts.values()} == {State.DONE}
+    line.wait_acked(within=20)
+    for message in messages:
+        (entry,) = line.store.embeddings.lookup([message.wanted.key])
+        assert entry is not None
+        assert entry.metadata.content_digest == message.digest
+    assert line.store.embeddings.stats().entries == len(messages)
+
+
+def test_sigkill_in_the_middle_of_a_batch_loses_nothing(line: EncodeLine) -> None:
+    worker = line.start()
+    messages = in_the_middle(line)
+    assert line.end(worker, signal.SIGKILL) == -signal.SIGKILL
+    assert line.broker.held() > 0
+    line.start()
+    assert_all_done_once(line, messages)
+
+
+def test_sigterm_finishes_the_batch_and_gives_the_rest_back(line: EncodeLine) -> None:
+    worker = line.start()
+    messages = in_the_middle(line)
+    assert line.end(worker, signal.SIGTERM) == 0
+    assert line.broker.held() == 0
+    done = line.states(messages[0].job_id)[State.DONE]
+    assert 4 <= done < ITEMS
+    assert line.waiting() == ITEMS - done, "what was done is acked, all else is back in the queue"
+    line.start()
+    assert_all_done_once(line, messages)
+    line.wait_settled()  # after a kill a blob may stay, and be swept by age
+
+
+def test_sigquit_gives_all_back_at_once(line: EncodeLine) -> None:
+    worker = line.start()
+    messages = in_the_middle(line)
+    line.end(worker, signal.SIGQUIT)
+    assert line.broker.held() == 0
+    assert line.waiting() >= ITEMS - line.states(messages[0].job_id)[State.DONE]
+    line.start()
+    assert_all_done_once(line, messages)
