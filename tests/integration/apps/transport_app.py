@@ -9,6 +9,8 @@ import time
 import redis
 from celery import Celery, Task
 from kombu import Exchange, Queue
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
 
 from tasks.transport import register
 from tasks.unacked_poison import PoisonMessage
@@ -36,7 +38,10 @@ app.conf.update(
         "priority_steps": [0, 9],
     },
 )
-client = redis.Redis.from_url(BROKER, socket_timeout=5)
+#: Connections are cut in some tests; the task itself has to outlive that, or it fails and is acked.
+client = redis.Redis.from_url(
+    BROKER, socket_timeout=5, retry=Retry(ConstantBackoff(0.05), 40), retry_on_error=[redis.ConnectionError]
+)
 
 
 def note_poison(message: PoisonMessage) -> None:
