@@ -43,6 +43,8 @@ class FfmpegRun:
     @property
     def reason(self) -> str:
         """The first error line without ffmpeg's own prefix, path and addresses; safe to show."""
+        if self.code < 0:
+            return "the decoder crashed"
         lines = [line for line in self.last if any(mark in line for mark in _FAILURES)]
         text = re.sub(r"^(\[[^\]]*\] ?)+|file:\S+:? ?|0x[0-9a-f]{6,}", "", lines[0]) if lines else ""
         return text.strip()[:160] or "no reason given"

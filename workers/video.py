@@ -3,6 +3,8 @@
 Packets tell the frame times beforehand, so that one decode pass picks the frames and only those leave
 ffmpeg. Packets and frames need not agree (hidden frames, broken starts), so the frames that the decoder
 really showed are counted in the same pass; where they ask for other frames, a second pass takes those.
+Where the decoder met errors, a further pass leaves faulty frames out: patched-up ones differ from run to
+run, and equal bytes must give equal embeddings.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class _Decoder:
     out: Path
 
     def decode(self, chosen: tuple[int, ...], deadline: float, *, steady: bool) -> tuple[FfmpegRun, FrameLog]:
-        """One pass. ``steady`` decodes on one thread: how threads patch up faulty frames is up to chance."""
+        """One pass. ``steady`` leaves out faulty frames: how a decoder patches those up is chance."""
         _check_bytes(self.track, len(chosen), self.limits)
         log = FrameLog(most=self.limits.source_frames, unit=self.track.unit)
         with report_to(log.read_message, log.read_report) as report:
@@ -86,7 +88,7 @@ class _Decoder:
         # A frame larger than its header says is refused by the decoder, too.
         options: dict[str, str | int] = {"max_pixels": self.limits.image_pixels}
         if steady:
-            options["threads"] = 1
+            options |= {"threads": 1, "err_detect": "explode"}
         source = ffmpeg.input(file_argument(self.path), **input_options(self.sniffed.format), **options)
         output = source.output(
             "pipe:1",
