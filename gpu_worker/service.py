@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from epd.store.base import Heartbeat
 from epd.telemetry.heartbeat import HeartbeatThread
 from gpu_worker.admission import Admission
+from gpu_worker.announcer import Announcer
 from gpu_worker.desk import Desk
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.engine.device import open_device
@@ -29,6 +30,9 @@ _log = logging.getLogger(__name__)
 
 _KIND = "encode"
 
+#: Seconds that a start waits for the store: all processes of a stack start at once.
+_STORE_WAIT = 60.0
+
 
 class EncodeService:
     """Made in order: ``warm_up``, ``attach``, ``set_ready``; ended by ``stop`` or ``abandon``."""
@@ -39,6 +43,7 @@ class EncodeService:
         settings = context.settings
         self._context = context
         self._cards = cards
+        self._announcer = Announcer(context.store.cards, cards.values())
         self._name = name
         self._ready = threading.Event()
         self._patience = Patience(context.clock)
@@ -59,13 +64,12 @@ class EncodeService:
 
         Raises:
             EncodeFailed: an encoder does not run.
-            StoreUnavailable: the cards could not be announced.
+            StoreUnavailable: the cards could not be announced, the store being away for too long.
         """
         started = time.perf_counter()
         self.engine.start()
         _log.info("%d encoders are warm after %.1f s", len(self._cards), time.perf_counter() - started)
-        for card in self._cards.values():
-            self._context.store.cards.announce(card)
+        self._announcer.announce_all(_STORE_WAIT)
         self._heartbeat.start()
 
     def attach(self, host: Host) -> None:
@@ -78,7 +82,8 @@ class EncodeService:
         self._ready.set()
 
     def heartbeat(self) -> Heartbeat:
-        """This worker's sign of life."""
+        """This worker's sign of life; every so often it also looks after its cards."""
+        self._announcer.restore_missing()
         return Heartbeat(
             name=self._name,
             kind=_KIND,

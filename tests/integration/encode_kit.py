@@ -46,8 +46,10 @@ audio = "ear"
 _PUBLISH = """
 import sys
 from epd.contracts.messages import EncodeMessage
-from tasks.publish import publish_encode
-publish_encode([EncodeMessage.from_json(line) for line in sys.stdin])
+from tasks import publish
+if sys.argv[1]:
+    publish.task_id = lambda stage, message: sys.argv[1]
+publish.publish_encode([EncodeMessage.from_json(line) for line in sys.stdin])
 """
 
 
@@ -177,11 +179,11 @@ class EncodeLine:
             file.write(data)
         return BlobRef(name=name, nbytes=len(data))
 
-    def publish(self, messages: list[EncodeMessage]) -> None:
+    def publish(self, messages: list[EncodeMessage], *, task_id: str = "") -> None:
         """Through the real publisher, in a process of its own since Celery's settings are one a process."""
         subprocess.run(
-            [sys.executable, "-c", _PUBLISH], input="\n".join(one.to_json() for one in messages), text=True,
-            check=True, timeout=40, env=self.process_environment(), cwd=self.folder,
+            [sys.executable, "-c", _PUBLISH, task_id], input="\n".join(one.to_json() for one in messages),
+            text=True, check=True, timeout=40, env=self.process_environment(), cwd=self.folder,
         )  # fmt: skip
 
     def view(self, job_id: str) -> JobView:

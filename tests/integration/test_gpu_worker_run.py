@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+import redis
 from encode_kit import EncodeLine, parse_events
 from transport_kit import Broker, wait_until
 
 from epd.contracts.job import PartRecord, State
+from epd.store import keys
 
 READER = Path(__file__).parent / "event_reader.py"
 
@@ -97,6 +99,21 @@ def test_a_cancelled_job_is_acked_and_its_blobs_are_freed(line: EncodeLine) -> N
     line.wait_settled()
     assert line.states(messages[0].job_id) == {State.CANCELLED: 5}
     assert line.counters().get("encode_items", 0) == before
+
+
+def test_a_revoked_task_ends_its_part(line: EncodeLine) -> None:
+    """Celery acks a revoked message without running it; its part must not wait for ever."""
+    (message,) = line.messages(1)
+    assert "OK" in line.celery("control", "revoke", "revoked-before-it-came")
+    line.publish([message], task_id="revoked-before-it-came")
+    wait_until(lambda: line.states(message.job_id)[State.CANCELLED] == 1, within=20, what="part cancelled")
+    line.wait_settled()
+
+
+def test_cards_come_back_when_the_store_forgot_them(line: EncodeLine) -> None:
+    with redis.Redis.from_url(line.settings.store_url) as client:
+        assert client.delete(keys.encoder("eye"), keys.encoder("ear")) == 2
+    wait_until(lambda: None not in line.store.cards.get(["eye", "ear"]), within=20, what="cards are back")
 
 
 def test_a_bad_start_names_the_key_and_consumes_nothing(line: EncodeLine) -> None:
