@@ -15,7 +15,7 @@ from gpu_worker.admission import Admission
 from gpu_worker.announcer import Announcer
 from gpu_worker.desk import Desk
 from gpu_worker.encoders.base import Encoder
-from gpu_worker.engine.device import open_device
+from gpu_worker.engine.devices import open_device
 from gpu_worker.engine.engine import Engine
 from gpu_worker.engine.planner import Budget
 from gpu_worker.fleet import device_of, load_fleet

@@ -53,15 +53,6 @@ class Device(Protocol):
         ...
 
 
-def open_device(name: str) -> Device:
-    """The device of a torch device name: ``cpu``, ``cuda`` or ``cuda:1``."""
-    from gpu_worker.engine.cpu_device import CpuDevice
-    from gpu_worker.engine.cuda_device import CudaDevice
-
-    device = torch.device(name)
-    return CpuDevice() if device.type == "cpu" else CudaDevice(device)
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an allocation failed, on the host or on the device."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
