@@ -25,7 +25,6 @@ broker_pool_limit = 8
 #: Kombu's Redis serves the lower number first; every step is a list of its own.
 broker_transport_options = {
     "priority_steps": [0, 5],
-    "queue_order_strategy": "priority",
     "max_deliveries": _settings.max_deliveries,
     "poison_hook": "tasks.poison:on_poison",
 }

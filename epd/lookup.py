@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from epd.config import ModelConfig
 from epd.contracts.card import EncoderCard
-from epd.contracts.errors import EncoderNotReady, EpdError, NoAudioTrack, UnknownModel
-from epd.contracts.job import ErrorInfo, PartId, PartRecord, State
+from epd.contracts.errors import EncoderNotReady, NoAudioTrack, UnknownModel
+from epd.contracts.job import PartId, PartRecord, State
 from epd.contracts.media import AudioTrackMode, Item, Modality
 from epd.contracts.messages import Wanted
 from epd.contracts.metadata import Entry
@@ -147,11 +147,6 @@ def cached_record(entry: Entry) -> PartRecord:
     return PartRecord(state=State.DONE, cached=True, ref=entry.ref, metadata=entry.metadata)
 
 
-def failed_record(error: EpdError) -> PartRecord:
-    """The final record of a part that failed with an error of the tree."""
-    return PartRecord(state=State.FAILED, error=ErrorInfo.of(error))
-
-
 def _wanted(
     item: Item,
     digest: str,
@@ -175,7 +170,7 @@ def _found(item: Item, digest: str, need: Needs, entries: Mapping[str, Entry | N
         finished[main_id] = cached_record(main)
     if main is not None and need.audio is not None and _is_silent(main):
         if item.options.audio_track is AudioTrackMode.REQUIRE:
-            finished[main_id] = failed_record(NoAudioTrack("the video has no audio track"))
+            finished[main_id] = PartRecord.failed(NoAudioTrack("the video has no audio track"))
         return Found(item, digest, finished, None, None)
     if audio is not None:
         finished[audio_id] = cached_record(audio)

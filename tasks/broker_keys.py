@@ -23,6 +23,9 @@ from __future__ import annotations
 
 from typing import Final
 
+#: Message header: in how many dying workers a message was. Not a key, but spelled once for the same reason.
+DELIVERIES: Final = "epd_deliveries"
+
 SESSIONS: Final = "epd:sessions"
 RECEIPTS: Final = "epd:receipts"
 POISON: Final = "epd:poison"

@@ -16,6 +16,10 @@ logger = logging.getLogger(__name__)
 #: Seconds until the next try.
 PAUSE = 2.0
 
+#: Tries to put the message back on its queue. A delivery that is rejected counts as one that a worker died
+#: of, so the broker gets its time first.
+_TRIES = 30
+
 
 def redo_later(republish: Callable[[float], None], trouble: StoreUnavailable) -> dict[str, float]:
     """Publish the message anew, to start ``PAUSE`` seconds later, so that this delivery can be acked.
@@ -28,9 +32,12 @@ def redo_later(republish: Callable[[float], None], trouble: StoreUnavailable) ->
         Reject: the broker does not take it either, so this delivery goes back to its queue unacked.
     """
     logger.warning("message postponed: %s", trouble)
-    try:
-        republish(PAUSE)
-    except StoreUnavailable as error:
-        time.sleep(PAUSE)
-        raise Reject(str(error), requeue=True) from error
-    return {Count.RETRIED_ITEMS.value: 1}
+    for _ in range(_TRIES):
+        try:
+            republish(PAUSE)
+        except StoreUnavailable as error:
+            trouble = error
+            time.sleep(PAUSE)
+        else:
+            return {Count.RETRIED_ITEMS.value: 1}
+    raise Reject(str(trouble), requeue=True)

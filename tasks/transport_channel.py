@@ -206,7 +206,7 @@ class Channel(QueueChannel):
         """What kombu knows as a message; None, and dropped, when it is no message at all."""
         try:
             payload = loads(parcel.raw.decode())
-            payload["headers"]["epd_deliveries"] = parcel.deliveries
+            payload["headers"][broker_keys.DELIVERIES] = parcel.deliveries
             properties = payload["properties"]
             properties["delivery_tag"] = str(parcel.receipt)
             properties["delivery_info"]["redelivered"] = bool(parcel.redelivered)

@@ -9,6 +9,7 @@ from typing import Any
 import redis
 from kombu.transport import virtual
 
+from tasks import broker_keys
 from tasks.unacked_session import UnackedSession
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class TransportQoS(virtual.QoS):
 
     def append(self, message: Any, delivery_tag: str) -> None:
         """Note a delivered message."""
-        deliveries = int((message.headers or {}).get("epd_deliveries", 0))
+        deliveries = int((message.headers or {}).get(broker_keys.DELIVERIES, 0))
         if deliveries:
             self._suspects[delivery_tag] = deliveries
         super().append(message, delivery_tag)

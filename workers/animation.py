@@ -15,8 +15,8 @@ from workers.frames import SampledFrames
 from workers.image import animation_frames, has_cover, open_image
 from workers.limits import DecodeLimits
 from workers.sampling import Timeline, choose_frames
+from workers.sink import write_all
 from workers.sniff import Sniffed
-from workers.transfer import write_all
 
 #: Browsers show a frame without a duration for a tenth of a second.
 _DEFAULT_SECONDS = 0.1

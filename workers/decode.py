@@ -15,8 +15,8 @@ from workers.image import read_image
 from workers.limits import DecodeLimits
 from workers.probe import AudioTrack, probe
 from workers.sampling import effective_rules
+from workers.sink import write_all
 from workers.sniff import Sniffed, sniff
-from workers.transfer import write_all
 from workers.video import sample_video
 
 Rules = AudioRules | VideoRules | None

@@ -21,6 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from epd.contracts.errors import DecodeTimeout, Internal
+from epd.lineage import die_with_parent
 from workers.reports import Lines, Report
 
 _KEPT_LINES = 20
@@ -114,6 +115,7 @@ def run_ffmpeg(
             stdout=sink,
             stderr=subprocess.PIPE,
             process_group=0,
+            preexec_fn=die_with_parent,  # noqa: PLW1509  only calls prctl
             pass_fds=(report.fd,) if report else (),
         )
     try:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from billiard.exceptions import SoftTimeLimitExceeded
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -79,8 +80,8 @@ def open_image(path: Path, *, format_name: str, max_pixels: int) -> Iterator[Ima
             with Image.open(path, formats=formats) as image:
                 check_pixels(image.size, max_pixels)
                 yield image
-    except (EpdError, MemoryError):
-        raise
+    except (EpdError, MemoryError, SoftTimeLimitExceeded):
+        raise  # the last one is no fault of the file: the worker's own limit struck while Pillow worked
     except Image.DecompressionBombError:
         raise MediaTooLarge(f"the image has more than {max_pixels} pixels") from None
     except Exception as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import time
 from collections.abc import Mapping
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, BinaryIO
 import requests
 import urllib3
 
-from epd.contracts.errors import BlobSpaceFull, Internal, MediaTooLarge, SourceRejected
+from epd.contracts.errors import MediaTooLarge, SourceRejected
 from workers.dial import Exchange
+from workers.sink import write_all
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -75,22 +75,6 @@ def _check_headers(headers: Mapping[str, str], limit: int) -> None:
 def too_large(limit: int) -> MediaTooLarge:
     """The error for a body over ``limit`` bytes."""
     return MediaTooLarge(f"the media is larger than {limit} bytes")
-
-
-def write_all(into: BinaryIO, piece: bytes | memoryview) -> None:
-    """Write and flush all of ``piece``, also to an unbuffered file.
-
-    Raises ``BlobSpaceFull`` when the file cannot grow, ``Internal`` when it cannot be written to at all.
-    """
-    rest = memoryview(piece)
-    try:
-        while rest:
-            rest = rest[into.write(rest) :]
-        into.flush()
-    except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise BlobSpaceFull("no room left for media in the blob directory") from error
-        raise Internal("the blob directory cannot be written to") from error
 
 
 def delay_of(headers: Mapping[str, str]) -> float | None:

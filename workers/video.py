@@ -24,8 +24,8 @@ from workers.limits import DecodeLimits
 from workers.probe import MediaFacts, VideoTrack, probe
 from workers.reports import report_to
 from workers.sampling import Timeline, choose_frames
+from workers.sink import write_all
 from workers.sniff import Sniffed
-from workers.transfer import write_all
 
 _PASSES = 3
 _LEAF = 8

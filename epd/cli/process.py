@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -12,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
+from epd.lineage import die_with_parent
+
 _LOG_LIMIT = 32 << 20
 _FIRST_BACKOFF = 0.2
 _LAST_BACKOFF = 5.0
 _LONG_LIFE = 10.0
-
-_libc = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class Child:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509  only calls prctl
+                preexec_fn=die_with_parent,  # noqa: PLW1509  only calls prctl
             )
         self._started_at = time.monotonic()
         self._restart_at = None
@@ -112,7 +110,3 @@ class Child:
         with contextlib.suppress(OSError):
             if self.log_path.stat().st_size > _LOG_LIMIT:
                 os.truncate(self.log_path, 0)
-
-
-def _die_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

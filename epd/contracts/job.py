@@ -91,6 +91,11 @@ class PartRecord(Wire):
     error: ErrorInfo | None = None
     timings: dict[str, float] = Field(default_factory=dict)
 
+    @classmethod
+    def failed(cls, error: EpdError) -> PartRecord:
+        """The final record of a part that failed with an error of the tree."""
+        return cls(state=State.FAILED, error=ErrorInfo.of(error))
+
 
 class JobRecord(Wire):
     """A job as admitted. ``created`` and ``deadline`` are Unix times in seconds; ``ids`` are the caller's."""

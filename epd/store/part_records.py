@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from epd.contracts.errors import EpdError
-from epd.contracts.job import ErrorInfo, PartRecord, State
+from epd.contracts.job import PartRecord, State
 from epd.contracts.metadata import Entry
 
 
@@ -14,8 +13,3 @@ def done_record(entry: Entry, timings: Mapping[str, float] | None = None) -> Par
     return PartRecord(
         state=State.DONE, ref=entry.ref, metadata=entry.metadata, timings=dict(timings) if timings else {}
     )
-
-
-def failed_record(error: EpdError) -> PartRecord:
-    """A part that failed with an error of the tree."""
-    return PartRecord(state=State.FAILED, error=ErrorInfo.of(error))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from epd.contracts.errors import EpdError, Internal
-from epd.contracts.job import PartId
+from epd.contracts.job import PartId, PartRecord
 from epd.contracts.media import Item
 from epd.contracts.messages import Envelope, FetchMessage, Wanted
-from epd.lookup import cached_record, failed_record
+from epd.lookup import cached_record
 from epd.store.base import Claim
 from tasks.flow.context import Context
 from tasks.flow.parts import finish
@@ -43,7 +43,7 @@ def fail_flight(context: Context, message: Envelope, item: Item, wanted: Wanted,
     """Fail a flight for everybody who waits for it, and the item's own part should it not wait there."""
     context.store.flights.fail(wanted.key, error)
     part = PartId(item.index, wanted.track)
-    context.store.jobs.finish(message.job_id, part, failed_record(error))
+    context.store.jobs.finish(message.job_id, part, PartRecord.failed(error))
 
 
 def withdraw(context: Context, message: Envelope, item: Item, wanted: Iterable[Wanted]) -> None:

@@ -18,12 +18,11 @@ from epd.contracts.errors import (
     NoAudioTrack,
     StoreUnavailable,
 )
-from epd.contracts.job import PartId, Stage
+from epd.contracts.job import PartId, PartRecord, Stage
 from epd.contracts.media import AudioTrackMode, Modality
 from epd.contracts.messages import DecodeMessage, EncodeMessage, Wanted
 from epd.contracts.metadata import AudioTrackInfo
 from epd.contracts.timings import DECODE, DECODE_QUEUE
-from epd.lookup import failed_record
 from epd.store.base import Claim
 from epd.telemetry.counters import Count
 from tasks.flow.claims import claim, fail_flight, withdraw
@@ -166,7 +165,7 @@ def _make(work: _Work, owned: Sequence[Wanted], sound: AudioTrackInfo | None) ->
 def _refuse_silence(work: _Work) -> Tally:
     """Fail this item alone for its missing sound; others may wait for the same frames without it."""
     message, jobs = work.message, work.context.store.jobs
-    record = failed_record(NoAudioTrack("the video has no audio track"))
+    record = PartRecord.failed(NoAudioTrack("the video has no audio track"))
     for part in (main_part(message.item), audio_part(message.item)):
         jobs.finish(message.job_id, part, record)
     withdraw(work.context, message, message.item, wanted_of(message))

@@ -8,7 +8,6 @@ from epd.contracts.errors import DeadlineExceeded, EpdError
 from epd.contracts.job import ErrorInfo, PartId, PartRecord, Stage, State
 from epd.contracts.media import Item, Modality
 from epd.contracts.messages import Envelope
-from epd.lookup import failed_record
 from tasks.flow.context import Context
 
 
@@ -45,7 +44,7 @@ def finish(
 def fail_item(context: Context, message: Envelope, item: Item, error: EpdError) -> None:
     """Fail every part of an item that is not final yet."""
     for part in possible_parts(item):
-        context.store.jobs.finish(message.job_id, part, failed_record(error))
+        context.store.jobs.finish(message.job_id, part, PartRecord.failed(error))
 
 
 def expire_item(context: Context, message: Envelope, item: Item) -> None:

@@ -38,6 +38,11 @@ def fetch_message(message: Envelope, item: Item, *, now: float, attempt: int | N
     )
 
 
+def single_items(message: FetchMessage) -> list[FetchMessage]:
+    """The items of a chunk, each in a message of its own."""
+    return [fetch_message(message, item, now=message.enqueued_at) for item in message.items]
+
+
 def waiter_of(message: Envelope, item: Item, part: PartId) -> Waiter:
     """Who waits for a flight on behalf of a message's item."""
     restart = fetch_message(message, item, now=message.enqueued_at)

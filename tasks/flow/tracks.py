@@ -12,10 +12,8 @@ from epd.contracts.metadata import AudioTrackInfo
 from epd.identity import encoder_identity
 from epd.store.base import BlobKind
 from tasks.flow.context import Context
-from workers.decode import decode
+from workers.decode import audio_track, decode
 from workers.limits import decode_limits
-from workers.probe import probe
-from workers.sniff import sniff
 
 #: Decoded media is about so many times larger than its file.
 _GROWTH = 10
@@ -27,15 +25,10 @@ def audio_track_of(context: Context, path: Path) -> AudioTrackInfo:
     Raises:
         CallerFault: the file is no media, or cannot be read.
     """
-    sniffed = sniff(path)
-    if Modality.AUDIO not in sniffed.carries:
+    track = audio_track(path, limits=decode_limits(context.settings))
+    if track is None:
         return AudioTrackInfo(present=False)
-    track = probe(path, sniffed=sniffed, limits=decode_limits(context.settings)).audio
-    return (
-        AudioTrackInfo(present=False)
-        if track is None
-        else AudioTrackInfo(present=True, seconds=track.duration)
-    )
+    return AudioTrackInfo(present=True, seconds=track.duration)
 
 
 def decode_track(context: Context, path: Path, item: Item, wanted: Wanted) -> RawImage | RawFrames | RawAudio:

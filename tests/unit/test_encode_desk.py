@@ -95,7 +95,7 @@ def test_messages_become_embeddings_verdicts_and_freed_blobs(rig: Rig) -> None:
     assert rig.host.begun == set(tickets)
     for ticket in tickets.values():
         assert rig.bench.state_of(ticket).state is State.DONE
-        assert not rig.bench.has_blob(ticket)
+        wait_for(lambda ticket=ticket: not rig.bench.has_blob(ticket))
     assert len(rig.desk.ledger) == 0
 
 

@@ -12,7 +12,7 @@ from epd.store.embedding_folder import EmbeddingFolder
 from epd.store.memory.index import MemoryIndex
 from epd.store.memory.parts import finish_part, is_wanted
 from epd.store.memory.state import Flight, MemoryState
-from epd.store.part_records import done_record, failed_record
+from epd.store.part_records import done_record
 
 
 class MemoryFlights:
@@ -61,7 +61,7 @@ class MemoryFlights:
     def fail(self, key: str, error: EpdError) -> int:
         """Finish every waiting part with this error."""
         with self._state.lock:
-            return self._finish_waiters(key, failed_record(error))
+            return self._finish_waiters(key, PartRecord.failed(error))
 
     def withdraw(self, key: str, job_id: str, part: PartId) -> str | None:
         """Take one waiter out; the message of one that should fly now, if any."""

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Sequence
 
 from epd.contracts.errors import EpdError
-from epd.contracts.job import PartId
+from epd.contracts.job import PartId, PartRecord
 from epd.store.base import Claim, Completed, Waiter
 from epd.store.clock import milliseconds
 from epd.store.embedding_folder import EmbeddingFolder
-from epd.store.part_records import done_record, failed_record
+from epd.store.part_records import done_record
 from epd.store.redis.connection import Command, Connection
 from epd.store.redis.scripts import Script
 
@@ -64,7 +64,7 @@ class RedisFlights:
 
     def fail(self, key: str, error: EpdError) -> int:
         """Finish every waiting part with this error."""
-        record = failed_record(error).to_json()
+        record = PartRecord.failed(error).to_json()
         return int(self._connection.run(Script.FAIL, [], (key, record, self._job_ttl_ms)))
 
     def withdraw(self, key: str, job_id: str, part: PartId) -> str | None:

@@ -17,7 +17,6 @@ from epd.contracts.errors import Internal
 from epd.contracts.job import FINAL_STATES, JobRecord, JobView, PartId, PartRecord, Stage, State
 from epd.store import keys
 from epd.store.clock import milliseconds
-from epd.store.part_records import failed_record
 from epd.store.redis.connection import Argument, Connection
 from epd.store.redis.reading import read_record
 from epd.store.redis.scripts import Script
@@ -26,7 +25,7 @@ from epd.store.redis.scripts import Script
 MAX_WATCHERS = 32
 
 #: What a part shows whose record was written by a version that this one cannot read.
-UNREADABLE = failed_record(Internal("the record of this part cannot be read"))
+UNREADABLE = PartRecord.failed(Internal("the record of this part cannot be read"))
 
 _PART = "part:"
 
