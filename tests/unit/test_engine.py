@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from slot_makers import make_slot
 from torch import Tensor
 
 from epd.contracts.errors import BlobMissing, EncodeFailed, EncoderNotReady
@@ -19,41 +18,13 @@ from gpu_worker.engine.cpu_device import CpuDevice
 from gpu_worker.engine.engine import Engine
 from gpu_worker.engine.planner import Budget
 from gpu_worker.engine.runner import EagerRunner
-from gpu_worker.engine.slot import Dropped, DropReason, Encoded, Failed, Outcome, Settled, Slot
+from gpu_worker.engine.slot import Dropped, DropReason, Encoded, Failed, Outcome, Slot
+from tests.unit.engine_watcher import Watcher
+from tests.unit.slot_makers import make_slot
 from tests.unit.tiny_checkpoints import tiny_encoder
 
 #: A picture whose first pixel is this makes the runner below fail.
 POISON = 251
-
-
-class Watcher:
-    """An observer that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.outcomes: dict[str, Outcome] = {}
-        self.begun: list[list[str]] = []
-        self.unwanted: set[str] = set()
-        self.lost: list[BaseException] = []
-
-    def still_wanted(self, slot: Slot) -> bool:
-        return slot.id not in self.unwanted
-
-    def on_begun(self, slots: Sequence[Slot]) -> None:
-        self.begun.append([slot.id for slot in slots])
-
-    def on_settled(self, settled: Sequence[Settled]) -> None:
-        for one in settled:
-            assert one.slot.id not in self.outcomes, "settled twice"
-            self.outcomes[one.slot.id] = one.outcome
-
-    def on_device_lost(self, error: BaseException) -> None:
-        self.lost.append(error)
-
-    def wait(self, count: int, within: float = 20.0) -> None:
-        end = time.monotonic() + within
-        while len(self.outcomes) < count:
-            assert time.monotonic() < end, f"{len(self.outcomes)} of {count} outcomes"
-            time.sleep(0.002)
 
 
 class GatedRunner(EagerRunner):

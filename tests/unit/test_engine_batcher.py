@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slot_makers import make_planned, make_slot
 
 from epd.contracts.errors import EncodeFailed, MediaTooLarge
 from epd.contracts.job import Priority
@@ -14,6 +13,7 @@ from gpu_worker.encoders.base import ItemPlan
 from gpu_worker.engine.batcher import BULK_EVERY, Batcher, Take
 from gpu_worker.engine.planner import Budget, pack, plan_slot
 from gpu_worker.engine.slot import Failed, Planned
+from tests.unit.slot_makers import make_planned, make_slot
 
 NOW = 100.0
 
