@@ -218,10 +218,11 @@ class BatchPool(BasePool):
     def on_stop(self) -> None:
         """Warm shutdown: finish the running batch, ack it; the rest goes back when the channel closes.
 
-        Celery stops the pool on its way to a cold shutdown too, and says so in its state.
+        On its way to a cold shutdown Celery calls this inside a signal handler, which may have interrupted
+        this very thread while it held a lock: then nothing is done here but to note it.
         """
         if state.should_terminate is not None:
-            self.on_terminate()
+            self._cold = True
             return
         self._service.stop(_STOP_LIMIT)
         self._mailbox.drain()
@@ -230,8 +231,6 @@ class BatchPool(BasePool):
 
     def on_terminate(self) -> None:
         """Cold shutdown: nothing more is acked, so everything goes back."""
-        if self._cold:
-            return
         self._cold = True
         self._service.abandon()
         self._side.shutdown(wait=False, cancel_futures=True)

@@ -80,3 +80,11 @@ def test_sigquit_gives_all_back_at_once(line: EncodeLine) -> None:
     assert line.waiting() >= ITEMS - line.states(messages[0].job_id)[State.DONE]
     line.start()
     assert_all_done_once(line, messages)
+
+
+def test_every_lost_connection_is_made_anew_and_nothing_is_lost(line: EncodeLine) -> None:
+    worker = line.start()
+    messages = in_the_middle(line)
+    assert int(line.broker.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")) > 0
+    assert_all_done_once(line, messages)
+    assert worker.poll() is None
