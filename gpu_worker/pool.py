@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +43,8 @@ _STOP_LIMIT = 60.0
 _SIDE_THREADS = 2
 #: The status after the device was lost: a supervisor starts a new process (sysexits.h: internal error).
 _DEVICE_LOST = 70
+#: The status of Celery's cold shutdown.
+_COLD_STOP = 1
 
 
 def run_worker(options: Options) -> None:
@@ -55,7 +58,13 @@ def run_worker(options: Options) -> None:
     BatchPool.service = open_service(process_context(), name=node, device=options.device)
     own = ["worker", "-P", "custom", "-Q", ENCODE, "-n", node, "-c", "1", "-l", settings.log_level]
     own += ["--prefetch-multiplier", str(settings.worker_prefetch), "--without-gossip", "--without-mingle"]
-    app.worker_main([*own, *options.celery])
+    try:
+        app.worker_main([*own, *options.celery])
+    finally:
+        if BatchPool.service.engine.is_running:
+            # Left behind by a cold shutdown: a thread inside torch aborts the interpreter's own ending.
+            logging.shutdown()
+            os._exit(_COLD_STOP)
 
 
 class BatchPool(BasePool):
@@ -93,6 +102,8 @@ class BatchPool(BasePool):
         return open_service(process_context(), name=default_nodename(None))
 
     def _on_worker_ready(self, **_: Any) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGQUIT, _stop_cold)
         self._service.set_ready()
 
     def register_with_event_loop(self, loop: Any) -> None:
@@ -242,3 +253,12 @@ class BatchPool(BasePool):
 def _begin_all(deliveries: Sequence[Delivery]) -> None:
     for delivery in deliveries:
         delivery.begin()
+
+
+def _stop_cold(*_: Any) -> None:
+    """SIGQUIT: the loop ends the worker at its next turn, within a second.
+
+    Celery's own handler sends events from inside the signal, and waits for ever where the signal came
+    while this thread was sending others. Here there is nothing to cancel: all that is unacked goes back.
+    """
+    state.should_terminate = _COLD_STOP

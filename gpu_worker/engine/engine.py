@@ -76,6 +76,11 @@ class Engine:
         """How many slots wait for a batch."""
         return len(self._pipeline)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a thread of the engine is alive: after ``stop``, one that did not end in time."""
+        return any(thread.is_alive() for thread in self._threads)
+
     def submit(self, slot: Slot) -> bool:
         """Plan and queue a slot; its outcome comes to the observer. False: the engine is stopping."""
         encoder = self._encoders.get(slot.encoder)

@@ -75,7 +75,7 @@ def test_sigterm_finishes_the_batch_and_gives_the_rest_back(line: EncodeLine) ->
 def test_sigquit_gives_all_back_at_once(line: EncodeLine) -> None:
     worker = line.start()
     messages = in_the_middle(line)
-    line.end(worker, signal.SIGQUIT)
+    assert line.end(worker, signal.SIGQUIT, within=10) == 1
     assert line.broker.held() == 0
     assert line.waiting() >= ITEMS - line.states(messages[0].job_id)[State.DONE]
     line.start()
