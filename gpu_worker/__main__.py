@@ -21,7 +21,7 @@ def main() -> None:
     try:
         options = parse_options(sys.argv[1:])
         configure_logging(read_settings().log_level)
-        from gpu_worker.pool import run_worker
+        from gpu_worker.worker import run_worker
 
         run_worker(options)
     except EpdError as error:

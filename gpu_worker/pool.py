@@ -19,19 +19,16 @@ from typing import Any
 from billiard.einfo import ExceptionInfo
 from celery.concurrency.base import BasePool, apply_target
 from celery.signals import task_revoked, worker_ready
-from celery.utils.nodenames import default_nodename, host_format
+from celery.utils.nodenames import default_nodename
 from celery.worker import state
 
 from epd.contracts.errors import EpdError
 from gpu_worker.delivery import Delivery, ReadyOutcome
 from gpu_worker.engine.slot import DropReason
 from gpu_worker.mailbox import HubMailbox
-from gpu_worker.options import Options
 from gpu_worker.service import EncodeService, open_service
 from gpu_worker.verdict import Fate, Verdict
-from tasks.celery import app
 from tasks.process import process_context
-from tasks.queues import ENCODE
 
 _log = logging.getLogger(__name__)
 
@@ -44,27 +41,7 @@ _SIDE_THREADS = 2
 #: The status after the device was lost: a supervisor starts a new process (sysexits.h: internal error).
 _DEVICE_LOST = 70
 #: The status of Celery's cold shutdown.
-_COLD_STOP = 1
-
-
-def run_worker(options: Options) -> None:
-    """Load the encoders and warm them up, then consume until a signal ends the worker.
-
-    Raises:
-        SettingsError, EncodeFailed, StoreUnavailable: as ``open_service``.
-    """
-    settings = process_context().settings
-    node = host_format(default_nodename(options.node))
-    BatchPool.service = open_service(process_context(), name=node, device=options.device)
-    own = ["worker", "-P", "custom", "-Q", ENCODE, "-n", node, "-c", "1", "-l", settings.log_level]
-    own += ["--prefetch-multiplier", str(settings.worker_prefetch), "--without-gossip", "--without-mingle"]
-    try:
-        app.worker_main([*own, *options.celery])
-    finally:
-        if BatchPool.service.engine.is_running:
-            # Left behind by a cold shutdown: a thread inside torch aborts the interpreter's own ending.
-            logging.shutdown()
-            os._exit(_COLD_STOP)
+COLD_STOP = 1
 
 
 class BatchPool(BasePool):
@@ -261,4 +238,4 @@ def _stop_cold(*_: Any) -> None:
     Celery's own handler sends events from inside the signal, and waits for ever where the signal came
     while this thread was sending others. Here there is nothing to cancel: all that is unacked goes back.
     """
-    state.should_terminate = _COLD_STOP
+    state.should_terminate = COLD_STOP

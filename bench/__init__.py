@@ -1,0 +1,1 @@
+"""Benchmarks: what the system can do, measured against what others do in the same run."""
