@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from epd.cli.process import Spec
 from epd.contracts.errors import SettingsError
@@ -17,12 +18,16 @@ from epd.contracts.errors import SettingsError
 _SHM = Path("/dev/shm")
 _PREFIX = "epd-"
 
+#: Database of the store where only a broker is named. A broker in this very one gets its store in the first.
+_STORE_DATABASE = 1
+
 
 @dataclass(frozen=True, slots=True)
 class StackOptions:
     """How to run a stack. Port 0 means a free one; ``flower_port`` None means no Flower.
 
-    ``broker_url`` names a Redis that runs already; None starts the embedded server.
+    ``broker_url`` names a Redis that runs already; None starts the embedded server. Without a ``store_url``
+    the store is another database of the broker's server.
     ``overrides`` are EPD_* settings for every process.
     """
 
@@ -61,17 +66,37 @@ def port_is_free(port: int) -> bool:
     return True
 
 
+def store_beside(broker_url: str) -> str:
+    """The URL of another database on the broker's server; user, password and options stay.
+
+    Raises:
+        SettingsError: the broker is not on a host, and Celery and redis-py write socket URLs differently.
+    """
+    url = urlsplit(broker_url)
+    if url.scheme not in {"redis", "rediss"}:
+        raise SettingsError(
+            "EPD_STORE_URL: has to be given where EPD_BROKER_URL is not redis:// or rediss://"
+        )
+    own = url.path.strip("/") or "0"
+    database = 0 if own == str(_STORE_DATABASE) else _STORE_DATABASE
+    return url._replace(path=f"/{database}").geturl()
+
+
+def _media_root() -> Path:
+    """Shared memory, or the user's cache folder on systems without it."""
+    return _SHM if _SHM.is_dir() else Path.home() / ".cache"
+
+
 def new_media_dir() -> Path:
-    """A folder of this process under shared memory (or the temporary folder where there is none)."""
-    root = _SHM if _SHM.is_dir() else Path(os.path.expanduser("~/.cache"))
-    folder = root / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(3)}"
+    """A folder of this process for blobs and embeddings, in shared memory where there is any."""
+    folder = _media_root() / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(3)}"
     folder.mkdir(mode=0o700, parents=True)
     return folder
 
 
 def sweep_media_dirs() -> list[Path]:
     """Remove the folders of stacks whose process is gone (killed before it could clean up)."""
-    stale = [folder for folder in _SHM.glob(f"{_PREFIX}[0-9]*-*") if not _owner_lives(folder)]
+    stale = [folder for folder in _media_root().glob(f"{_PREFIX}[0-9]*-*") if not _owner_lives(folder)]
     for folder in stale:
         shutil.rmtree(folder, ignore_errors=True)
     return stale

@@ -40,10 +40,12 @@ class Stack:
         load_config(options.config)  # a bad config file fails here, with its name, not in a child's log
         parts.sweep_media_dirs()
         self.options = options
-        self.media_dir = parts.new_media_dir()
         self._api_port = parts.free_port(options.api_port)
         self._flower_port = None if options.flower_port is None else parts.free_port(options.flower_port)
         self._redis_port = parts.free_port(options.redis_port) if options.broker_url is None else 0
+        self._broker_url = options.broker_url or f"redis://127.0.0.1:{self._redis_port}/0"
+        self._store_url = options.store_url or parts.store_beside(self._broker_url)
+        self.media_dir = parts.new_media_dir()  # last: nothing after it can fail and leave it behind
         self.settings = self._settings()
         self._children: dict[str, Child] = {}
         self._lock = threading.Lock()
@@ -61,11 +63,9 @@ class Stack:
         return None if self._flower_port is None else f"http://127.0.0.1:{self._flower_port}"
 
     def _settings(self) -> dict[str, str]:
-        broker = self.options.broker_url or f"redis://127.0.0.1:{self._redis_port}/0"
-        store = self.options.store_url or f"{broker.rsplit('/', 1)[0]}/1"
         own = {
-            "EPD_BROKER_URL": broker,
-            "EPD_STORE_URL": store,
+            "EPD_BROKER_URL": self._broker_url,
+            "EPD_STORE_URL": self._store_url,
             "EPD_CONFIG": str(self.options.config.resolve()),
             "EPD_BLOB_DIR": str(self.media_dir / "blobs"),
             "EPD_EMBEDDING_DIR": str(self.media_dir / "embeddings"),
@@ -101,7 +101,10 @@ class Stack:
 
     def _tend(self) -> None:
         for child in self._children.values():
-            child.start()
+            with self._lock:
+                if self._stopping.is_set():
+                    return
+                child.start()
         while not self._stopping.wait(_TEND_PERIOD):
             with self._lock:
                 if not self._stopping.is_set():
