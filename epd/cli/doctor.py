@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -25,7 +26,11 @@ _TORCH_PROBE = (
     "print('torch', torch.__version__, '|', torch.cuda.get_device_name(0) if cuda else 'CPU',"
     "'|', torch.get_num_threads(), 'threads')"
 )
+#: The decode worker's own choice: the system's ffmpeg where it is recent enough, else the one in a wheel.
+_FFMPEG_PROBE = "from workers.ffmpeg import ffmpeg_binary; print(ffmpeg_binary())"
 _GIB = 1 << 30
+#: The oldest Redis whose commands the store's scripts know.
+_OLDEST_REDIS = 7
 
 
 def doctor() -> None:
@@ -70,13 +75,18 @@ def _redis(url: str) -> Finding:
     try:
         with redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2) as client:
             info = client.info("server")
-        name = "Valkey" if info.get("server_name") == "valkey" else "Redis"
-        return (
-            True,
-            f"{name} {info.get('valkey_version') or info['redis_version']} at {_without_password(url)}",
-        )
     except redis.RedisError as error:
         return _embedded_server(f"none at {_without_password(url)} ({type(error).__name__})")
+    return _server(info, _without_password(url))
+
+
+def _server(info: Mapping[str, Any], place: str) -> Finding:
+    """What a server says of itself. Valkey tells a Redis version too: the one that it is compatible with."""
+    name = "Valkey" if info.get("server_name") == "valkey" else "Redis"
+    found = f"{name} {info.get('valkey_version') or info['redis_version']} at {place}"
+    if int(str(info["redis_version"]).split(".", 1)[0]) < _OLDEST_REDIS:
+        return False, f"{found}: older than {_OLDEST_REDIS}.0"
+    return True, found
 
 
 def _without_password(url: str) -> str:
@@ -90,11 +100,13 @@ def _embedded_server(reason: str) -> Finding:
 
 
 def _ffmpeg() -> Finding:
-    path = shutil.which("ffmpeg")
-    if path is None:
-        import imageio_ffmpeg
-
-        path = imageio_ffmpeg.get_ffmpeg_exe()
+    # In a process of its own: the command knows no worker's code.
+    probe = subprocess.run(
+        [sys.executable, "-c", _FFMPEG_PROBE], capture_output=True, text=True, timeout=60, check=False
+    )
+    path = probe.stdout.strip()
+    if not path:
+        return False, probe.stderr.strip().rsplit("\n", 1)[-1]
     run = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=20, check=True)
     return True, f"{run.stdout.split(' Copyright')[0]} ({path})"
 
