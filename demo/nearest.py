@@ -16,12 +16,6 @@ def class_row(embedding: Array) -> Array:
     return np.asarray(embedding[0], dtype=np.float32)
 
 
-def mean_row(embedding: Array) -> Array:
-    """The mean over the rows of ``embedding`` [tokens, hidden], for encoders without a class token."""
-    mean: Array = np.asarray(embedding, dtype=np.float32).mean(axis=0)
-    return mean
-
-
 def cosine(left: Array, right: Array) -> float:
     """Cosine of the angle between two vectors; 0.0 when one of them is zero."""
     scale = float(np.linalg.norm(left) * np.linalg.norm(right))

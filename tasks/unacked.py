@@ -61,8 +61,8 @@ class UnackedLedger:
         self.session = f"{name}.{uuid.uuid4().hex[:12]}"
         self.max_deliveries = max_deliveries
         self.descriptor = json.dumps({"name": name, "since": time.time(), **ProcessMark.own().as_dict()})
-        self._pop = client.register_script(script_text("pop"))
-        self._beat = client.register_script(script_text("beat"))
+        self._pop: Any = client.register_script(script_text("pop"))
+        self._beat: Any = client.register_script(script_text("beat"))
         self._pending: list[int] = []
         self._pending_lock = threading.Lock()
         self._blocked_lane: str | None = None
@@ -74,7 +74,7 @@ class UnackedLedger:
         for lane in lanes:
             keys += [lane, *broker_keys.side_lists(lane), broker_keys.bell(lane)]
         args = [limit, company, int(take_solo), self.session, self.descriptor, broker_keys.BELL_TTL_S]
-        blocked, *flat = self._call(self._pop, keys, args)
+        blocked, *flat = self._pop(keys=keys, args=args)
         self._blocked_lane = lanes[0] if blocked else None
         fields = iter(flat)
         parcels = tuple(Parcel(*five) for five in zip(*[fields] * 5, strict=True))
@@ -83,7 +83,8 @@ class UnackedLedger:
     def beat(self, count: int) -> None:
         """Sign the session on, and say that it lives. ``count`` differs each time."""
         keys = [broker_keys.beat(self.session), broker_keys.SESSIONS]
-        self._call(self._beat, keys, [count, broker_keys.BEAT_TTL_S, self.session, self.descriptor])
+        args = [count, broker_keys.BEAT_TTL_S, self.session, self.descriptor]
+        self._beat(keys=keys, args=args)
 
     def ack(self, receipt: int) -> bool:
         """Note a message as done; ``flush`` tells the server. True for the first one noted since a flush."""
@@ -132,10 +133,6 @@ class UnackedLedger:
             if lane is not None:
                 ring(pipe, lane)
             raise_for_first(pipe.execute(raise_on_error=False))
-
-    @staticmethod
-    def _call(script: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        return script(keys=keys, args=args)
 
 
 def give_back(

@@ -46,7 +46,6 @@ class Downloaded:
     nbytes: int
     etag: str | None
     last_modified: str | None
-    final_url: str
     not_modified: bool = False
 
 
@@ -169,6 +168,5 @@ def _take(answer: requests.Response, current: Exchange, into: BinaryIO, validato
         nbytes=nbytes,
         etag=answer.headers.get("ETag"),
         last_modified=answer.headers.get("Last-Modified"),
-        final_url=current.target.url,
         not_modified=status == 304,
     )

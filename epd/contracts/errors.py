@@ -3,7 +3,6 @@
     EpdError
     ├── CallerFault                          4xx: the request or its media is at fault
     │   ├── InvalidRequest        400  invalid_request
-    │   ├── Unauthorized          401  unauthorized
     │   ├── UnknownModel          404  unknown_model
     │   ├── NotFound              404  not_found
     │   ├── UnsupportedMedia      415  unsupported_media
@@ -60,13 +59,6 @@ class CallerFault(EpdError):
 
 class InvalidRequest(CallerFault):
     """A field is missing, unknown or out of range."""
-
-
-class Unauthorized(CallerFault):
-    """Credentials are missing or wrong."""
-
-    code = "unauthorized"
-    status = 401
 
 
 class UnknownModel(CallerFault):

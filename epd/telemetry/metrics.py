@@ -36,7 +36,7 @@ QUEUE_MESSAGES = "epd_queue_messages"
 WORKER_READY = "epd_worker_ready"
 WORKER_PREFIX = "epd_worker_"
 
-#: Counters that may go down: they are shown as gauges.
+#: Highest values, which do not add up over workers: they are shown as gauges.
 PEAKS = frozenset({Count.ENCODE_BATCH_PEAK})
 
 COUNT_HELP = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from demo.nearest import cosine, mean_row, rank
+from demo.nearest import cosine, rank
 from demo.transcribe import transcribe, word_error_rate
 
 
@@ -46,7 +46,3 @@ def test_rank_puts_the_nearest_first() -> None:
 def test_cosine_ignores_length_and_survives_zero() -> None:
     assert cosine(np.array([3.0, 4.0]), np.array([0.6, 0.8])) == pytest.approx(1.0)
     assert cosine(np.zeros(2), np.ones(2)) == 0.0
-
-
-def test_mean_row() -> None:
-    assert mean_row(np.array([[1.0, 3.0], [3.0, 5.0]])).tolist() == [2.0, 4.0]
