@@ -128,6 +128,10 @@ class Jobs(Protocol):
         """Mark a part running at a stage. False: the part is final or the job is gone, so drop the work."""
         ...
 
+    def advance_all(self, parts: Sequence[tuple[str, PartId]], stage: Stage) -> list[bool]:
+        """``advance`` for parts of many jobs, in their order. One round trip."""
+        ...
+
     def add_part(self, job_id: str, part: PartId) -> bool:
         """Add a part (a video's audio). Adding it again changes nothing. False: the job is gone."""
         ...
@@ -149,7 +153,18 @@ class Blobs(Protocol):
     """
 
     def create(self, kind: BlobKind, reserve: int = 0) -> AbstractContextManager[tuple[str, BinaryIO]]:
-        """A new file to write: (name, file). Raises ``BlobSpaceFull``; removed when the block raises."""
+        """A new file to write: (name, file). Raises ``BlobSpaceFull``; removed when the block raises.
+
+        ``reserve`` bytes are held against all processes until the block ends.
+        """
+        ...
+
+    def grow(self, name: str, nbytes: int) -> None:
+        """Hold so many bytes in all for a file inside its ``create``; raises ``BlobSpaceFull``."""
+        ...
+
+    def room(self, kind: BlobKind) -> int:
+        """About how many bytes of a kind fit just now. Never waits."""
         ...
 
     def path(self, ref: BlobRef) -> Path:
@@ -169,7 +184,7 @@ class Blobs(Protocol):
         ...
 
     def sweep(self, older_than: float) -> int:
-        """Remove files not touched for that many seconds; returns how many."""
+        """Remove files not touched for that many seconds, and what dead writers left; returns how many."""
         ...
 
     def used_bytes(self) -> int:

@@ -20,10 +20,13 @@ from typing import BinaryIO, Protocol
 from epd.contracts.errors import BlobMissing, BlobSpaceFull
 from epd.contracts.media import BlobRef
 from epd.store.base import BlobKind
-from epd.store.folder_usage import FolderUsage
+from epd.store.folder_ledger import FolderLedger, Writing
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _UPLOAD = "m-"
+#: What each kind may fill of the limit. Decoded media has a quarter that no download and no upload takes: the
+#: stage that empties the folder must never wait for the one that fills it.
+_SHARES = {BlobKind.SOURCE: 0.75, BlobKind.RAW: 1.0}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -46,32 +49,40 @@ class FileBlobs:
         """``limit`` is bytes over all blobs, ``media_ttl`` the seconds that an unused upload lives."""
         self._root = root
         self._uploads = uploads
-        self._limit = limit
         self._media_ttl = media_ttl
-        self._usage = FolderUsage(root)
+        self._ledger = FolderLedger(root, limit)
+        self._writing: dict[str, Writing] = {}
 
     @contextmanager
     def create(self, kind: BlobKind, reserve: int = 0) -> Iterator[tuple[str, BinaryIO]]:
         """A new file to write, named ``(name, file)``; removed when the block raises.
 
         Raises:
-            BlobSpaceFull: ``reserve`` bytes more are over the limit, or the device is full.
+            BlobSpaceFull: ``reserve`` bytes more are over the share of the kind, or the device is full.
         """
-        name = f"{BlobKind(kind).value}-{uuid.uuid4().hex}"
+        kind = BlobKind(kind)
+        name = f"{kind.value}-{uuid.uuid4().hex}"
         path = self._root / name
-        if not self._usage.begin(name, reserve, self._limit):
-            raise BlobSpaceFull(f"no room for {reserve} bytes more in the blob directory")
+        with _full_device(path):
+            writing = self._writing[name] = self._ledger.begin(name, reserve, _SHARES[kind])
         try:
-            self._root.mkdir(parents=True, exist_ok=True)
-            with path.open("xb") as file:
+            with _full_device(path), path.open("xb") as file:
                 yield name, file
-        except BaseException as error:
-            path.unlink(missing_ok=True)
-            if isinstance(error, OSError) and error.errno in _NO_SPACE:
-                raise BlobSpaceFull("the blob directory's device is full") from error
-            raise
         finally:
-            self._usage.end(name, _size(path) or 0)
+            del self._writing[name]
+            self._ledger.end(writing, _size(path) or 0)
+
+    def grow(self, name: str, nbytes: int) -> None:
+        """Hold room for so many bytes in all of a file that this process is writing.
+
+        Raises:
+            BlobSpaceFull: they do not fit; what is held stays held.
+        """
+        self._ledger.grow(self._writing[name], nbytes, _SHARES[BlobKind(name[0])])
+
+    def room(self, kind: BlobKind) -> int:
+        """About how many bytes of a kind still fit, without waiting and without looking at the files."""
+        return self._ledger.room(_SHARES[kind])
 
     def path(self, ref: BlobRef) -> Path:
         """The file of a blob; raises ``BlobMissing`` when it is gone or of another size."""
@@ -87,7 +98,7 @@ class FileBlobs:
             return
         with suppress(FileNotFoundError):
             (self._root / ref.name).unlink()
-            self._usage.subtract(ref.nbytes)
+            self._ledger.subtract(ref.nbytes)
 
     def keep_media(self, name: str, digest: str) -> BlobRef:
         """Turn a finished source file into the upload of that digest; one that is there is kept.
@@ -100,12 +111,13 @@ class FileBlobs:
         if size is None:
             raise BlobMissing(f"blob {name} is gone")
         ref = BlobRef(name=target.name, nbytes=size)
-        if _size(target) == size:
+        before = _size(target)
+        if before == size:
             source.unlink(missing_ok=True)
-            self._usage.subtract(size)
         else:
             # Equal digests are equal bytes, so replacing a file of another size mends a damaged one.
             source.replace(target)
+        self._ledger.subtract(before or 0)
         self._touch(target)
         self._uploads.remember(digest, size)
         return ref
@@ -121,21 +133,27 @@ class FileBlobs:
         return BlobRef(name=path.name, nbytes=size)
 
     def sweep(self, older_than: float) -> int:
-        """Remove files not touched for that many seconds; uploads at their own age, if that is higher."""
-        now, count = time.time(), 0
+        """Remove files not touched for that many seconds; uploads at their own age, if that is higher.
+
+        What a dead writer left half written goes at any age, what is being written at none.
+        """
+        count = self._ledger.count()
+        now, busy = time.time(), self._ledger.being_written()
         with suppress(FileNotFoundError):
             for file in os.scandir(self._root):
                 age = max(older_than, self._media_ttl) if file.name.startswith(_UPLOAD) else older_than
                 with suppress(FileNotFoundError):
-                    if file.is_file(follow_symlinks=False) and file.stat().st_mtime < now - age:
+                    if not file.is_file(follow_symlinks=False) or file.name in busy:
+                        continue
+                    if (status := file.stat()).st_mtime < now - age:
                         Path(file.path).unlink()
+                        self._ledger.subtract(status.st_size)
                         count += 1
-        self._usage.forget()
         return count
 
     def used_bytes(self) -> int:
-        """Bytes of all blobs, at most half a second old."""
-        return self._usage.bytes_now()
+        """Bytes of all blobs, with what is held for those being written."""
+        return self._ledger.bytes_now()
 
     def _touch(self, path: Path) -> bool:
         try:
@@ -150,3 +168,15 @@ def _size(path: Path) -> int | None:
         return path.stat().st_size
     except FileNotFoundError:
         return None
+
+
+@contextmanager
+def _full_device(path: Path) -> Iterator[None]:
+    """Remove the file of a block that raises; a device without room becomes ``BlobSpaceFull``."""
+    try:
+        yield
+    except BaseException as error:
+        path.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in _NO_SPACE:
+            raise BlobSpaceFull("the blob directory's device is full") from error
+        raise

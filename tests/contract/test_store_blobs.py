@@ -22,6 +22,11 @@ MakeStore = Callable[..., Store]
 MIB = 1 << 20
 
 
+def files_of(settings: Settings) -> list[str]:
+    """Names of the blobs; the ledger's own folder begins with a dot."""
+    return sorted(file.name for file in settings.blob_dir.glob("[!.]*"))
+
+
 def write_blob(store: Store, data: bytes, kind: BlobKind = BlobKind.SOURCE) -> BlobRef:
     with store.blobs.create(kind, len(data)) as (name, file):
         file.write(data)
@@ -54,7 +59,7 @@ def test_a_blob_of_another_size_is_missing(store: Store) -> None:
 def test_a_failed_write_leaves_no_file(store: Store, store_settings: Settings) -> None:
     with pytest.raises(ZeroDivisionError), store.blobs.create(BlobKind.RAW) as (_, file):
         file.write(bytes(1 // len(b"")))
-    assert list(store_settings.blob_dir.iterdir()) == []
+    assert files_of(store_settings) == []
     assert store.blobs.used_bytes() == 0
 
 
@@ -63,16 +68,38 @@ def test_a_full_device_is_a_full_blob_space(store: Store, store_settings: Settin
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with pytest.raises(PermissionError), store.blobs.create(BlobKind.RAW):
         raise PermissionError(errno.EACCES, "not about space")
-    assert list(store_settings.blob_dir.iterdir()) == []
+    assert files_of(store_settings) == []
 
 
 def test_what_does_not_fit_is_refused_before_it_is_written(make_store: MakeStore) -> None:
     store = make_store(blob_bytes=MIB)
-    first = write_blob(store, bytes(MIB // 2))
+    first = write_blob(store, bytes(MIB // 2), BlobKind.RAW)
     with pytest.raises(BlobSpaceFull), store.blobs.create(BlobKind.RAW, MIB // 2 + 1):
         pytest.fail("it must not be given")
     store.blobs.free(first)
-    write_blob(store, bytes(MIB))
+    write_blob(store, bytes(MIB), BlobKind.RAW)
+
+
+def test_sources_leave_a_quarter_to_decoded_media(make_store: MakeStore) -> None:
+    store = make_store(blob_bytes=MIB)
+    write_blob(store, bytes(3 * MIB // 4))
+    assert (store.blobs.room(BlobKind.SOURCE), store.blobs.room(BlobKind.RAW)) == (0, MIB // 4)
+    with pytest.raises(BlobSpaceFull), store.blobs.create(BlobKind.SOURCE, 1):
+        pytest.fail("it must not be given")
+    write_blob(store, bytes(MIB // 4), BlobKind.RAW)
+
+
+def test_room_grows_with_a_file_or_is_refused(make_store: MakeStore) -> None:
+    store = make_store(blob_bytes=MIB)
+    with store.blobs.create(BlobKind.RAW, 10) as (name, file):
+        store.blobs.grow(name, MIB // 2)
+        store.blobs.grow(name, 5)
+        assert store.blobs.used_bytes() == MIB // 2
+        with pytest.raises(BlobSpaceFull):
+            store.blobs.grow(name, MIB + 1)
+        assert store.blobs.room(BlobKind.RAW) == MIB // 2
+        file.write(b"short")
+    assert store.blobs.used_bytes() == 5
 
 
 def test_room_that_is_being_written_counts_as_used(make_store: MakeStore) -> None:
@@ -99,7 +126,7 @@ def test_threads_together_stay_below_the_limit(make_store: MakeStore) -> None:
 
     def write(_: int) -> int:
         try:
-            return write_blob(store, bytes(MIB // 4)).nbytes
+            return write_blob(store, bytes(MIB // 4), BlobKind.RAW).nbytes
         except BlobSpaceFull:
             return 0
 
@@ -128,14 +155,14 @@ def test_the_same_upload_twice_is_one_file(store: Store, store_settings: Setting
     digest = upload(store, b"a photo")
     before = (store_settings.blob_dir / f"m-{digest}").stat().st_ino
     upload(store, b"a photo")
-    assert [file.name for file in store_settings.blob_dir.iterdir()] == [f"m-{digest}"]
+    assert files_of(store_settings) == [f"m-{digest}"]
     assert (store_settings.blob_dir / f"m-{digest}").stat().st_ino == before
 
 
 def test_uploads_at_once_are_one_file(store: Store, store_settings: Settings) -> None:
     with ThreadPoolExecutor(8) as pool:
         digests = set(pool.map(lambda _: upload(store, b"a photo"), range(16)))
-    assert [file.name for file in store_settings.blob_dir.iterdir()] == [f"m-{digests.pop()}"]
+    assert files_of(store_settings) == [f"m-{digests.pop()}"]
 
 
 def test_a_torn_upload_is_missing_and_mended_by_the_next(store: Store, store_settings: Settings) -> None:

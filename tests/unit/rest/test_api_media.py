@@ -18,7 +18,7 @@ DIGEST = hashlib.sha256(DATA).hexdigest()
 
 def files_of(rest: Rest) -> list[str]:
     folder = Path(rest.settings.blob_dir)
-    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    return sorted(path.name for path in folder.glob("[!.]*")) if folder.exists() else []
 
 
 def pieces(data: bytes, size: int) -> Iterator[bytes]:
