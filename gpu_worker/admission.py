@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from epd.contracts.card import EncoderCard
@@ -22,39 +22,54 @@ ANSWER_TTL = 1.0
 
 
 class Admission:
-    """Checks of one message against deadline, loaded encoders, job and blob."""
+    """Checks of messages against deadline, loaded encoders, job and blob."""
 
     def __init__(self, context: Context, cards: Mapping[str, EncoderCard]) -> None:
         self._context = context
         self._identities = {name: encoder_identity(card) for name, card in cards.items()}
 
-    def admit(self, ticket: Ticket) -> Path | Dropped | Failed:
-        """The raw blob's file when the message is to be encoded, else how it ends. One call to the store."""
+    def admit(self, tickets: Sequence[Ticket]) -> list[Path | Dropped | Failed]:
+        """For each ticket the raw blob's file when it is to be encoded, else how it ends.
+
+        One round trip to the store for all of them.
+        """
+        now = self._context.clock()
+        timely = [ticket for ticket in tickets if ticket.message.deadline > now]
+        wanted = self._wanted(timely)
+        return [self._admitted(ticket, now, wanted) for ticket in tickets]
+
+    def still_wanted(self, tickets: Sequence[Ticket]) -> set[str]:
+        """The ids of those to run, asked when their batch is formed.
+
+        The store is spared where its last word is fresh; for the others it is one round trip.
+        """
+        oldest = self._context.clock() - ANSWER_TTL
+        stale = [ticket for ticket in tickets if ticket.asked_at <= oldest]
+        fresh = {ticket.id for ticket in tickets if ticket.asked_at > oldest}
+        return fresh | self._wanted(stale)
+
+    def _wanted(self, tickets: Sequence[Ticket]) -> set[str]:
+        """The ids of those whose part still waits for a result; each is marked as being encoded.
+
+        A store that does not answer does not hold the work up: the reply waits for it.
+        """
+        parts = [(ticket.message.job_id, ticket.part) for ticket in tickets]
+        try:
+            answers = self._context.store.jobs.advance_all(parts, Stage.ENCODE)
+        except StoreUnavailable as error:
+            _log.warning("cannot ask whether %d parts still wait: %s", len(tickets), error)
+            return {ticket.id for ticket in tickets}
+        return {ticket.id for ticket, waits in zip(tickets, answers, strict=True) if waits}
+
+    def _admitted(self, ticket: Ticket, now: float, wanted: set[str]) -> Path | Dropped | Failed:
         message = ticket.message
-        if message.deadline <= self._context.clock():
+        if message.deadline <= now:
             return Dropped(DropReason.EXPIRED)
-        if not self.is_wanted(ticket):
+        if ticket.id not in wanted:
             return Dropped(DropReason.CANCELLED)
         if self._identities.get(message.wanted.encoder) != message.wanted.encoder_identity:
             return Failed(EncoderNotReady(f"encoder {message.wanted.encoder!r} has changed or is not here"))
         return self._blob(message)
-
-    def is_still_wanted(self, ticket: Ticket) -> bool:
-        """Asked again when the batch is formed; the store is spared where its last word is fresh."""
-        if self._context.clock() - ticket.asked_at < ANSWER_TTL:
-            return True
-        return self.is_wanted(ticket)
-
-    def is_wanted(self, ticket: Ticket) -> bool:
-        """Whether the part still waits for a result; marks it as being encoded.
-
-        A store that does not answer does not hold the work up: the reply waits for it.
-        """
-        try:
-            return self._context.store.jobs.advance(ticket.message.job_id, ticket.part, Stage.ENCODE)
-        except StoreUnavailable as error:
-            _log.warning("cannot ask whether job %s waits: %s", ticket.message.job_id, error)
-            return True
 
     def _blob(self, message: EncodeMessage) -> Path | Failed:
         try:

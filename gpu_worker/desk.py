@@ -11,6 +11,7 @@ import logging
 import queue
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,9 @@ from gpu_worker.verdict import Fate, Verdict
 from tasks.flow.context import Context
 
 _log = logging.getLogger(__name__)
+
+#: Most messages that are looked at together: a burst or two of the transport.
+_INTAKE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,30 +91,43 @@ class Desk:
     # intake thread
 
     def _intake_loop(self) -> None:
-        while (delivery := self._deliveries.get()) is not None:
+        while deliveries := self._next_deliveries():
             if self._closing.is_set():
                 return
             try:
-                self._take_in(delivery)
+                self._take_in(deliveries)
             except Exception:
-                _log.exception("ticket %s could not be taken in", delivery.ticket_id)
+                _log.exception("%d messages could not be taken in", len(deliveries))
                 error = Internal("the encode worker failed; its log tells why")
-                self._tell([Verdict(delivery.ticket_id, Fate.FAILED, error=error)])
+                self._tell([Verdict(one.ticket_id, Fate.FAILED, error=error) for one in deliveries])
 
-    def _take_in(self, delivery: _Delivery) -> None:
-        ticket = self._parsed(delivery.ticket_id, delivery.document)
-        if isinstance(ticket, Verdict):
-            self._tell([ticket])
-            return
-        self.ledger.put(ticket)
-        admitted = self._admission.admit(ticket)
-        if isinstance(admitted, Path):
-            now = self._clock()
-            assert self._engine is not None
-            self.ledger.put(ticket.asked(now))
-            self._engine.submit(ticket.slot(admitted, now))
-        else:
-            self._settle([(ticket, admitted)])
+    def _next_deliveries(self) -> list[_Delivery]:
+        """Wait for one delivery, and take with it what came meanwhile. Empty: the desk closes."""
+        taken = [self._deliveries.get()]
+        with suppress(queue.Empty):
+            while len(taken) < _INTAKE:
+                taken.append(self._deliveries.get_nowait())
+        return [] if None in taken else [one for one in taken if one is not None]
+
+    def _take_in(self, deliveries: Sequence[_Delivery]) -> None:
+        parsed = [self._parsed(one.ticket_id, one.document) for one in deliveries]
+        self._tell([one for one in parsed if isinstance(one, Verdict)])
+        tickets = [one for one in parsed if isinstance(one, Ticket)]
+        for ticket in tickets:
+            self.ledger.put(ticket)
+        admitted = list(zip(tickets, self._admission.admit(tickets), strict=True))
+        for ticket, answer in admitted:
+            if isinstance(answer, Path):
+                self._submit(ticket, answer)
+        ended = [(ticket, answer) for ticket, answer in admitted if not isinstance(answer, Path)]
+        if ended:
+            self._settle(ended)
+
+    def _submit(self, ticket: Ticket, blob: Path) -> None:
+        now = self._clock()
+        assert self._engine is not None
+        self.ledger.put(ticket.asked(now))
+        self._engine.submit(ticket.slot(blob, now))
 
     def _parsed(self, ticket_id: str, document: Any) -> Ticket | Verdict:
         try:
@@ -121,13 +138,11 @@ class Desk:
 
     # the engine's observer
 
-    def still_wanted(self, slot: Slot) -> bool:
+    def still_wanted(self, slots: Sequence[Slot]) -> set[str]:
         """Asked on the staging thread."""
-        ticket = self.ledger.get(slot.id)
         assert self._host is not None
-        if ticket is None or self._host.is_withdrawn(slot.id):
-            return False
-        return self._admission.is_still_wanted(ticket)
+        held = [self.ledger.get(slot.id) for slot in slots if not self._host.is_withdrawn(slot.id)]
+        return self._admission.still_wanted([ticket for ticket in held if ticket is not None])
 
     def on_begun(self, slots: Sequence[Slot]) -> None:
         """Pass on, with the time noted."""

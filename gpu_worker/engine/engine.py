@@ -127,8 +127,8 @@ class Engine:
                 self._pipeline.finish_batch()
 
     def _staged(self, batch: Sequence[Planned]) -> list[StagedItem]:
-        wanted = [one for one in batch if self._is_wanted(one.slot)]
-        kept = {one.slot.id for one in wanted}
+        kept = self._wanted([one.slot for one in batch])
+        wanted = [one for one in batch if one.slot.id in kept]
         dropped = [one.slot for one in batch if one.slot.id not in kept]
         self._settle(dropped, Dropped(DropReason.CANCELLED))
         try:
@@ -140,12 +140,12 @@ class Engine:
         self._replies.put(staging.failed)
         return list(staging.items)
 
-    def _is_wanted(self, slot: Slot) -> bool:
+    def _wanted(self, slots: Sequence[Slot]) -> set[str]:
         try:
-            return self._observer.still_wanted(slot)
+            return self._observer.still_wanted(slots)
         except Exception:
-            _log.exception("cannot tell whether slot %s is wanted; it is encoded", slot.id)
-            return True
+            _log.exception("cannot tell whether %d slots are wanted; they are encoded", len(slots))
+            return {slot.id for slot in slots}
 
     # device thread
 

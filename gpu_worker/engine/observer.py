@@ -11,8 +11,8 @@ from gpu_worker.engine.slot import Settled, Slot
 class Observer(Protocol):
     """Called from the engine's own threads; must be quick or bounded in time. What it raises is logged."""
 
-    def still_wanted(self, slot: Slot) -> bool:
-        """Asked when a batch is formed. False drops the slot as cancelled."""
+    def still_wanted(self, slots: Sequence[Slot]) -> set[str]:
+        """Asked when a batch is formed: the ids of those to run. The others are dropped as cancelled."""
         ...
 
     def on_begun(self, slots: Sequence[Slot]) -> None:

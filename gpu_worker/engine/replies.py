@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 from epd.contracts.errors import EncodeFailed
 from epd.contracts.timings import FORWARD, PREPROCESS
@@ -21,6 +22,9 @@ _log = logging.getLogger(__name__)
 #: Batches whose rows may wait to be written before the device thread has to wait for the writer.
 _BATCHES_AHEAD = 2
 _TICK = 1.0
+
+#: Most replies that the observer is told of in one call.
+_TOGETHER = 16
 
 
 class Replies:
@@ -56,12 +60,27 @@ class Replies:
         self._thread.join(timeout)
 
     def _loop(self) -> None:
-        while (reply := self._queue.get()) is not None:
-            if isinstance(reply, Rows):
-                self._tell(self._settled(reply))
-                self._room.release()
-            else:
-                self._tell(reply)
+        ended = False
+        while not ended:
+            waiting = self._waiting()
+            ended = None in waiting
+            settled: list[Settled] = []
+            for reply in waiting:
+                if reply is not None:
+                    settled += self._settled(reply) if isinstance(reply, Rows) else reply
+            if settled:
+                self._tell(settled)
+            for reply in waiting:
+                if isinstance(reply, Rows):
+                    self._room.release()
+
+    def _waiting(self) -> list[Rows | Sequence[Settled] | None]:
+        """Wait for one reply, and take with it those that came meanwhile: they cost one round trip."""
+        taken = [self._queue.get()]
+        with suppress(queue.Empty):
+            while len(taken) < _TOGETHER:
+                taken.append(self._queue.get_nowait())
+        return taken
 
     def _settled(self, rows: Rows) -> Sequence[Settled]:
         slots = [item.planned.slot for item in rows.items]

@@ -56,6 +56,15 @@ def test_the_first_final_record_wins(store: Store) -> None:
     assert part_of(store, job) == FAILED
 
 
+def test_parts_of_many_jobs_advance_at_once(store: Store) -> None:
+    mine, final = new_job(store), new_job(store)
+    store.jobs.finish(final, IMAGE, DONE)
+    asked = [(mine, IMAGE), (GONE, IMAGE), (final, IMAGE), (mine, AUDIO)]
+    assert store.jobs.advance_all(asked, Stage.ENCODE) == [True, False, False, False]
+    assert part_of(store, mine).stage is Stage.ENCODE
+    assert store.jobs.advance_all([], Stage.ENCODE) == []
+
+
 def test_of_many_threads_one_finishes_a_part(store: Store) -> None:
     job = new_job(store, items=2)
     with ThreadPoolExecutor(8) as pool:

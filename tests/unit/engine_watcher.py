@@ -17,8 +17,8 @@ class Watcher:
         self.unwanted: set[str] = set()
         self.lost: list[BaseException] = []
 
-    def still_wanted(self, slot: Slot) -> bool:
-        return slot.id not in self.unwanted
+    def still_wanted(self, slots: Sequence[Slot]) -> set[str]:
+        return {slot.id for slot in slots} - self.unwanted
 
     def on_begun(self, slots: Sequence[Slot]) -> None:
         self.begun.append([slot.id for slot in slots])

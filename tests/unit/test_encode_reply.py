@@ -55,7 +55,7 @@ def test_blobs_live_until_they_are_released(bench: EncodeBench) -> None:
 def test_a_second_delivery_of_finished_work_is_dropped_or_changes_nothing(bench: EncodeBench) -> None:
     ticket = bench.ticket(1)
     bench.reply.settle([(ticket, encoded(3))])
-    assert bench.admission.admit(ticket) == Dropped(DropReason.CANCELLED)
+    assert bench.admission.admit([ticket]) == [Dropped(DropReason.CANCELLED)]
     (verdict,) = bench.reply.settle([(ticket, encoded(3))])
     assert verdict.fate is Fate.ENCODED
     assert bench.state_of(ticket).state is State.DONE
@@ -83,7 +83,7 @@ def test_rows_that_the_grid_does_not_give_fail_that_item_alone(bench: EncodeBenc
 def test_a_lost_blob_is_fetched_again_a_bounded_number_of_times(bench: EncodeBench) -> None:
     ticket = bench.ticket(1)
     (bench.settings.blob_dir / ticket.message.raw.blob.name).unlink()
-    outcome = bench.admission.admit(ticket)
+    (outcome,) = bench.admission.admit([ticket])
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, BlobMissing)
     (verdict,) = bench.reply.settle([(ticket, outcome)])
@@ -102,7 +102,7 @@ def test_another_encoder_than_the_message_wants_sends_the_item_back(bench: Encod
     ticket = bench.ticket(1)
     wanted = ticket.message.wanted.model_copy(update={"encoder_identity": "f" * 64})
     stale = replace(ticket, message=ticket.message.model_copy(update={"wanted": wanted}))
-    outcome = bench.admission.admit(stale)
+    (outcome,) = bench.admission.admit([stale])
     assert isinstance(outcome, Failed)
     (verdict,) = bench.reply.settle([(stale, outcome)])
     assert verdict.fate is Fate.REFETCHED
@@ -112,7 +112,7 @@ def test_another_encoder_than_the_message_wants_sends_the_item_back(bench: Encod
 def test_an_expired_item_ends_as_expired_and_hands_the_flight_on(bench: EncodeBench) -> None:
     owner, waiter = bench.ticket(1, seconds=5), bench.ticket(1)
     bench.now += 10
-    outcome = bench.admission.admit(owner)
+    (outcome,) = bench.admission.admit([owner])
     assert outcome == Dropped(DropReason.EXPIRED)
     (verdict,) = bench.reply.settle([(owner, outcome)])
     assert verdict.fate is Fate.EXPIRED
@@ -123,13 +123,13 @@ def test_an_expired_item_ends_as_expired_and_hands_the_flight_on(bench: EncodeBe
 
 def test_a_cancelled_job_is_dropped_before_and_after_it_was_queued(bench: EncodeBench) -> None:
     ticket = bench.ticket(1)
-    assert isinstance(bench.admission.admit(ticket), Path)
+    assert isinstance(bench.admission.admit([ticket])[0], Path)
     bench.store.jobs.close(ticket.message.job_id, CANCELLED)
     asked_now = replace(ticket, asked_at=bench.now)
-    assert bench.admission.is_still_wanted(asked_now), "an answer of a second ago is not asked for again"
+    assert bench.admission.still_wanted([asked_now]), "an answer of a second ago is not asked for again"
     bench.now += 2
-    assert not bench.admission.is_still_wanted(asked_now)
-    assert bench.admission.admit(ticket) == Dropped(DropReason.CANCELLED)
+    assert not bench.admission.still_wanted([asked_now])
+    assert bench.admission.admit([ticket]) == [Dropped(DropReason.CANCELLED)]
 
 
 def test_a_revoked_task_ends_its_part(bench: EncodeBench) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import time
 
 from epd.contracts.job import FINAL_STATES, JobRecord, JobView, PartId, PartRecord, Stage, State
@@ -65,6 +67,10 @@ class MemoryJobs:
                 job.parts[str(part)] = record
                 announce(self._state, job, str(part), State.RUNNING, stage=stage)
             return True
+
+    def advance_all(self, parts: Sequence[tuple[str, PartId]], stage: Stage) -> list[bool]:
+        """Mark many parts running at a stage, each for itself."""
+        return [self.advance(job_id, part, stage) for job_id, part in parts]
 
     def add_part(self, job_id: str, part: PartId) -> bool:
         """Add a part; False when the job is gone or closed."""

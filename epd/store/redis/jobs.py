@@ -12,6 +12,7 @@ watchers      JSON list of the watchers to publish to
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from epd.contracts.errors import Internal
 from epd.contracts.job import FINAL_STATES, JobRecord, JobView, PartId, PartRecord, Stage, State
@@ -73,8 +74,18 @@ class RedisJobs:
 
     def advance(self, job_id: str, part: PartId, stage: Stage) -> bool:
         """Mark a part running at a stage; False means drop the work."""
+        return self.advance_all([(job_id, part)], stage)[0]
+
+    def advance_all(self, parts: Sequence[tuple[str, PartId]], stage: Stage) -> list[bool]:
+        """Mark many parts running at a stage, each for itself."""
         record = PartRecord(state=State.RUNNING, stage=stage).to_json()
-        return self._run(Script.JOB_ADVANCE, job_id, job_id, str(part), record, stage)
+        commands = [
+            self._connection.script_command(
+                Script.JOB_ADVANCE, [keys.job(job_id)], (job_id, str(part), record, stage)
+            )
+            for job_id, part in parts
+        ]
+        return [bool(answer) for answer in self._connection.pipe(commands)] if commands else []
 
     def add_part(self, job_id: str, part: PartId) -> bool:
         """Add a part; False when the job is gone or closed."""
