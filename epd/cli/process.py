@@ -37,6 +37,7 @@ class Child:
     log_path: Path
     environment: Mapping[str, str]
     restarts: int = 0
+    held: bool = False
     _process: subprocess.Popen[bytes] | None = None
     _started_at: float = 0.0
     _backoff: float = _FIRST_BACKOFF
@@ -66,7 +67,7 @@ class Child:
     def tend(self) -> None:
         """Restart it when it died and its delay is over; keep its log bounded."""
         if self._restart_at is not None:
-            if time.monotonic() >= self._restart_at:
+            if time.monotonic() >= self._restart_at and not self.held:
                 self.restarts += 1
                 self.start()
         elif self.pid is None:
@@ -74,6 +75,16 @@ class Child:
             self._backoff = _FIRST_BACKOFF if long_life else min(self._backoff * 2, _LAST_BACKOFF)
             self._restart_at = time.monotonic() + self._backoff
         self._bound_log()
+
+    def hold(self) -> None:
+        """Leave it down when it dies, until ``release``."""
+        self.held = True
+
+    def release(self) -> None:
+        """Restart it when it dies, as ever; one that is down starts at once."""
+        self.held = False
+        if self._restart_at is not None:
+            self._restart_at = time.monotonic()
 
     def signal(self, number: int) -> None:
         """Send a signal to the child alone (not to its group); a dead child is left alone."""

@@ -179,6 +179,16 @@ class Stack:
         """Send a signal to a part; one that dies of it is restarted."""
         self._children[name].signal(number)
 
+    def hold(self, name: str) -> None:
+        """Do not restart a part that dies, until ``release``: what the others do without it can be seen."""
+        with self._lock:
+            self._children[name].hold()
+
+    def release(self, name: str) -> None:
+        """Restart a part again when it dies; one that is down starts at once."""
+        with self._lock:
+            self._children[name].release()
+
     def stop(self) -> None:
         """Stop all in order, within ten seconds, and remove their media folder."""
         self._stopping.set()

@@ -68,3 +68,8 @@ def test_other_variables_are_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValidationError):
         read_settings().max_items = 3
+
+
+def test_what_only_tests_read_is_no_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EPD_TEST_REDIS_SERVER", "/usr/bin/redis-server")
+    assert read_settings().max_items == 256
