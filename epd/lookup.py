@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from epd.config import ModelConfig
 from epd.contracts.card import EncoderCard
 from epd.contracts.errors import EncoderNotReady, NoAudioTrack, UnknownModel
-from epd.contracts.job import PartId, PartRecord, State
+from epd.contracts.job import PartId, PartRecord
 from epd.contracts.media import AudioTrackMode, Item, Modality
 from epd.contracts.messages import Wanted
 from epd.contracts.metadata import Entry
@@ -142,11 +142,6 @@ def fresh_digest(item: Item, sources: Sources, *, url_ttl: float, now: float | N
     return memo.digest if memo is not None and age is not None and age < url_ttl else None
 
 
-def cached_record(entry: Entry) -> PartRecord:
-    """The final record of a part whose embedding was there already."""
-    return PartRecord(state=State.DONE, cached=True, ref=entry.ref, metadata=entry.metadata)
-
-
 def _wanted(
     item: Item,
     digest: str,
@@ -167,13 +162,13 @@ def _found(item: Item, digest: str, need: Needs, entries: Mapping[str, Entry | N
     audio = entries[need.audio.key] if need.audio is not None else None
     finished: dict[PartId, PartRecord] = {}
     if main is not None:
-        finished[main_id] = cached_record(main)
+        finished[main_id] = PartRecord.done(main, cached=True)
     if main is not None and need.audio is not None and _is_silent(main):
         if item.options.audio_track is AudioTrackMode.REQUIRE:
             finished[main_id] = PartRecord.failed(NoAudioTrack("the video has no audio track"))
         return Found(item, digest, finished, None, None)
     if audio is not None:
-        finished[audio_id] = cached_record(audio)
+        finished[audio_id] = PartRecord.done(audio, cached=True)
     return Found(
         item,
         digest,

@@ -7,7 +7,7 @@ derived from the states of their parts, never stored, so that they cannot disagr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -15,7 +15,7 @@ from pydantic import Field
 
 from epd.contracts.errors import EpdError
 from epd.contracts.media import Item, Modality
-from epd.contracts.metadata import EmbeddingRef, Metadata
+from epd.contracts.metadata import EmbeddingRef, Entry, Metadata
 from epd.contracts.wire import Wire
 
 
@@ -90,6 +90,19 @@ class PartRecord(Wire):
     metadata: Metadata | None = None
     error: ErrorInfo | None = None
     timings: dict[str, float] = Field(default_factory=dict)
+
+    @classmethod
+    def done(
+        cls, entry: Entry, timings: Mapping[str, float] | None = None, *, cached: bool = False
+    ) -> PartRecord:
+        """The final record of a part that has its embedding; ``cached``: it was there already."""
+        return cls(
+            state=State.DONE,
+            cached=cached,
+            ref=entry.ref,
+            metadata=entry.metadata,
+            timings=dict(timings or {}),
+        )
 
     @classmethod
     def failed(cls, error: EpdError) -> PartRecord:

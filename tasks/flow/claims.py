@@ -8,7 +8,6 @@ from epd.contracts.errors import EpdError, Internal
 from epd.contracts.job import PartId, PartRecord
 from epd.contracts.media import Item
 from epd.contracts.messages import Envelope, FetchMessage, Wanted
-from epd.lookup import cached_record
 from epd.store.base import Claim
 from tasks.flow.context import Context
 from tasks.flow.parts import finish
@@ -34,7 +33,7 @@ def claim(
             return answer
         entry = context.store.embeddings.lookup([wanted.key])[0]
         if entry is not None:
-            finish(context, message, part, cached_record(entry), timings)
+            finish(context, message, part, PartRecord.done(entry, cached=True), timings)
             return Claim.HIT
     raise Internal(f"embedding {wanted.key} comes and goes")
 

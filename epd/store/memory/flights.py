@@ -12,7 +12,6 @@ from epd.store.embedding_folder import EmbeddingFolder
 from epd.store.memory.index import MemoryIndex
 from epd.store.memory.parts import finish_part, is_wanted
 from epd.store.memory.state import Flight, MemoryState
-from epd.store.part_records import done_record
 
 
 class MemoryFlights:
@@ -103,9 +102,9 @@ class MemoryFlights:
 
     def _complete(self, item: Completed) -> int:
         self._index.put(item.entry)
-        own = done_record(item.entry, item.timings)
+        own = PartRecord.done(item.entry, item.timings)
         count = finish_part(self._state, item.job_id, str(item.part), own, self._job_ttl)
-        return count + self._finish_waiters(item.entry.ref.key, done_record(item.entry), add_missing=True)
+        return count + self._finish_waiters(item.entry.ref.key, PartRecord.done(item.entry), add_missing=True)
 
     def _finish_waiters(self, key: str, record: PartRecord, *, add_missing: bool = False) -> int:
         flight = self._state.flights.pop(key, None)

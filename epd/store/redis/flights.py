@@ -10,7 +10,6 @@ from epd.contracts.job import PartId, PartRecord
 from epd.store.base import Claim, Completed, Waiter
 from epd.store.clock import milliseconds
 from epd.store.embedding_folder import EmbeddingFolder
-from epd.store.part_records import done_record
 from epd.store.redis.connection import Command, Connection
 from epd.store.redis.scripts import Script
 
@@ -80,8 +79,8 @@ class RedisFlights:
         ref, metadata = item.entry.ref, item.entry.metadata
         args = (
             ref.key, ref.to_json(), metadata.to_json(), self._embedding_ttl_ms, ref.nbytes,
-            item.job_id, str(item.part), done_record(item.entry, item.timings).to_json(),
-            done_record(item.entry).to_json(), self._job_ttl_ms,
+            item.job_id, str(item.part), PartRecord.done(item.entry, item.timings).to_json(),
+            PartRecord.done(item.entry).to_json(), self._job_ttl_ms,
         )  # fmt: skip
         return self._connection.script_command(Script.COMPLETE, [], args)
 
