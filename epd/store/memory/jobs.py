@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import time
+from collections.abc import Sequence
 
 from epd.contracts.job import FINAL_STATES, JobRecord, JobView, PartId, PartRecord, Stage, State
 from epd.store.memory.parts import announce, finish_part, is_final
