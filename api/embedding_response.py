@@ -24,10 +24,11 @@ PIECE = 1 << 20
 STALL_SECONDS = 60.0
 
 
-def embedding_headers(file: EmbeddingFile, body: Representation, tag: str) -> dict[str, str]:
+def embedding_headers(key: str, file: EmbeddingFile, body: Representation, tag: str) -> dict[str, str]:
     """The headers of an answer with or without a body; content is named by its key, so it never changes."""
     return {
         "Content-Type": MEDIA_TYPES[body.form],
+        "Content-Disposition": f'attachment; filename="{key}.{body.form}"',
         "Content-Length": str(body.length),
         "ETag": tag,
         "Vary": "Accept",

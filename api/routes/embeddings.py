@@ -49,7 +49,7 @@ async def get_embedding(
         closing.enter_context(file)
         body = represent(stored, format or form_of(request.headers.get("accept")), start, stop)
         tag = entity_tag(key, body, stored.shape[0])
-        headers = embedding_headers(stored, body, tag)
+        headers = embedding_headers(key, stored, body, tag)
         if if_none_match is not None and (tag in if_none_match or if_none_match.strip() == "*"):
             return Response(status_code=304, headers={"ETag": tag, "Vary": "Accept"})
         if request.method == "HEAD":

@@ -1,8 +1,9 @@
-"""``/healthz`` and ``/readyz``."""
+"""``/healthz`` and ``/readyz``, and the way from ``/`` to the documentation."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
+from fastapi.responses import RedirectResponse
 from pydantic import BaseModel
 
 from api.docs import problems
@@ -24,6 +25,12 @@ class Readiness(BaseModel):
     """The stack can encode."""
 
     ready: bool = True
+
+
+@router.get("/", include_in_schema=False)
+async def front() -> RedirectResponse:
+    """A browser that opens the server's bare address lands on the documentation."""
+    return RedirectResponse("docs")
 
 
 @router.get("/healthz")

@@ -53,6 +53,7 @@ def test_ranges_in_every_form(kept: Rest, start: int | None, stop: int | None) -
         forms[form] = kept.client.get(f"/v1/embeddings/{KEY}", params=bounds | {"format": form})
         assert forms[form].headers["X-Epd-Shape"] == f"{len(expected)},8"
         assert int(forms[form].headers["Content-Length"]) == len(forms[form].content)
+        assert f'filename="{KEY}.{form}"' in forms[form].headers["Content-Disposition"]  # for curl -OJ
     np.testing.assert_array_equal(safetensors.numpy.load(forms["safetensors"].content)["ec_cache"], expected)
     np.testing.assert_array_equal(np.load(io.BytesIO(forms["npy"].content)), expected)
     raw = np.frombuffer(forms["raw"].content, "<f4").reshape(-1, 8)

@@ -200,3 +200,8 @@ def test_json_is_what_openapi_says(rest: Rest) -> None:
     page = rest.client.get("/docs").text
     assert "cdn" not in page
     assert "https://" not in page.replace("https://fastapi.tiangolo.com/img/favicon.png", "https://")
+
+
+def test_the_bare_address_leads_to_the_documentation(rest: Rest) -> None:
+    answer = rest.client.get("/")
+    assert (answer.status_code, answer.url.path) == (200, "/docs")
