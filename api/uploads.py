@@ -31,7 +31,7 @@ async def store_upload(
     Args:
         services: The application's services.
         chunks: The bytes.
-        expected: Their number where it is known, to be reserved at once.
+        expected: Their number where it is known, to be held at once; else room is held as they come.
 
     Raises:
         MediaTooLarge: more bytes than any type may have.
@@ -64,14 +64,19 @@ class _Writer:
         self._block = ExitStack()
         self._hash = hashlib.sha256()
         self._total = 0
+        self._held = 0
 
     def open(self, reserve: int) -> None:
+        self._held = reserve
         self._name, self._file = self._block.enter_context(self._blobs.create(BlobKind.SOURCE, reserve))
 
     def write(self, data: bytes) -> None:
         self._total += len(data)
         if self._total > self._limit:
             raise MediaTooLarge(f"the upload is over {self._limit} bytes")
+        if self._total > self._held:
+            self._held = min(max(2 * self._held, self._total), self._limit)
+            self._blobs.grow(self._name, self._held)
         self._hash.update(data)
         self._file.write(data)
 

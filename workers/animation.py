@@ -37,7 +37,7 @@ def sample_animation(
             raise MediaTooLarge(f"the animation has more than {limits.source_frames} frames")
         starts, duration = _starts(image, limits)
         chosen = choose_frames(Timeline(starts), rules)
-        _check_size(image.size, len(chosen), limits)
+        _hold_room(image.size, len(chosen), limits)
         _write(image, chosen, out)
         return SampledFrames(
             frames=len(chosen),
@@ -70,9 +70,11 @@ def _starts(image: Image.Image, limits: DecodeLimits) -> tuple[tuple[float, ...]
     return tuple(starts), clock
 
 
-def _check_size(size: tuple[int, int], count: int, limits: DecodeLimits) -> None:
-    if size[0] * size[1] * 3 * count > limits.frame_bytes:
+def _hold_room(size: tuple[int, int], count: int, limits: DecodeLimits) -> None:
+    nbytes = size[0] * size[1] * 3 * count
+    if nbytes > limits.frame_bytes:
         raise MediaTooLarge(f"{count} frames of {size[0]}x{size[1]} are more than {limits.frame_bytes} bytes")
+    limits.hold(nbytes)
 
 
 def _write(image: Image.Image, chosen: tuple[int, ...], out: Path) -> None:

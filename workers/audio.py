@@ -6,6 +6,7 @@ between sample formats; the mean is one rule, and cannot leave the range that th
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,11 @@ from workers.sniff import Sniffed
 
 _BYTES = 4  # of one float32 sample
 _SLACK = 0.05  # seconds that codecs may pad or trim
+
+#: How far a header's duration is trusted when room is held: a tenth more, and some seconds.
+_MARGIN, _MARGIN_SECONDS = 1.1, 5.0
+#: Bytes that a second of sound takes at least, for files whose header tells no duration: 16 kbit/s.
+_LEAST_RATE = 2000
 
 
 @dataclass(frozen=True)
@@ -34,22 +40,41 @@ def decode_audio(
 ) -> DecodedAudio:
     """Write the first audio track to ``out``.
 
+    Room is held for what the header promises. A file that brings more is decoded once more, with room for
+    all that the limit allows.
+
     Raises ``NoAudioTrack``, ``EmptyMedia`` without a sample, ``CorruptMedia``, ``MediaTooLarge`` by decoded
     samples (headers of streamed files lie), ``DecodeTimeout`` and ``BlobSpaceFull``.
     """
+    deadline = time.monotonic() + limits.timeout
     track = probe(path, sniffed=sniffed, limits=limits).audio
     if track is None:
         raise NoAudioTrack("the file has no audio track")
-    run = run_ffmpeg(
-        audio_arguments(path, sniffed, track, sample_rate, limits), out=out, timeout=limits.timeout
-    )
-    samples = out.stat().st_size // _BYTES
+    # One second over the limit is enough to tell that there is more.
+    most = limits.audio_seconds + 1
+    for seconds in dict.fromkeys((min(_promised_seconds(path, track), most), most)):
+        limits.hold(int(seconds * sample_rate) * _BYTES)
+        run = run_ffmpeg(
+            audio_arguments(path, sniffed, track, sample_rate, seconds),
+            out=out,
+            timeout=deadline - time.monotonic(),
+        )
+        samples = out.stat().st_size // _BYTES
+        if samples < int((seconds - _SLACK) * sample_rate):
+            break
     _check(run, samples, sample_rate, limits)
     return DecodedAudio(samples, _is_partial(run, samples / sample_rate, track))
 
 
+def _promised_seconds(path: Path, track: AudioTrack) -> float:
+    """At most how long the sound is, if the header tells the truth."""
+    if track.duration is None:
+        return path.stat().st_size / _LEAST_RATE + _MARGIN_SECONDS
+    return track.duration * _MARGIN + _MARGIN_SECONDS
+
+
 def audio_arguments(
-    path: Path, sniffed: Sniffed, track: AudioTrack, sample_rate: int, limits: DecodeLimits
+    path: Path, sniffed: Sniffed, track: AudioTrack, sample_rate: int, seconds: float
 ) -> list[str]:
     """The ffmpeg arguments: float first, then the mean, then the rate, so nothing is rounded or clipped."""
     share = 1.0 / track.channels
@@ -59,8 +84,7 @@ def audio_arguments(
         map=f"0:{track.index}",
         af=f"aformat=sample_fmts=fltp,pan=mono|c0={mean},aresample={sample_rate}",
         f="f32le",
-        # One second over the limit is enough to tell that there is more.
-        t=limits.audio_seconds + 1,
+        t=seconds,
     )
     arguments: list[str] = output.get_args()
     return arguments

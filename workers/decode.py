@@ -35,7 +35,8 @@ def decode(
 
     ``rules`` are the card's for that modality: ``VideoRules`` for a video, ``AudioRules`` for sound or the
     sound of a video, ``None`` for an image. On any error ``out`` is removed. Raises the caller faults of
-    the media, ``DecodeTimeout`` and ``BlobSpaceFull``.
+    the media, ``DecodeTimeout`` and ``BlobSpaceFull``. ``limits.hold`` is called with the output's size
+    before there is any output, and again should the header have lied.
     """
     done = False
     try:
@@ -83,7 +84,7 @@ def _as_modality(
 
 
 def _image(path: Path, sniffed: Sniffed, limits: DecodeLimits, out: Path) -> RawImage:
-    image = read_image(path, format_name=sniffed.format, max_pixels=limits.image_pixels)
+    image = read_image(path, format_name=sniffed.format, max_pixels=limits.image_pixels, hold=limits.hold)
     height, width, _ = image.pixels.shape
     with out.open("wb") as sink:
         write_all(sink, np.ascontiguousarray(image.pixels).reshape(-1).data)

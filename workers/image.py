@@ -16,6 +16,7 @@ from PIL import Image
 from epd.contracts.errors import CorruptMedia, EpdError, MediaTooLarge
 from workers.colour import to_rgb
 from workers.jpeg import decode_common_jpeg
+from workers.limits import Hold, hold_nothing
 
 _ORIENTATION = 0x0112
 #: EXIF 2.32, tag 0x0112: what brings a stored picture upright.
@@ -44,13 +45,14 @@ class DecodedImage:
     frames: int
 
 
-def read_image(path: Path, *, format_name: str, max_pixels: int) -> DecodedImage:
+def read_image(path: Path, *, format_name: str, max_pixels: int, hold: Hold = hold_nothing) -> DecodedImage:
     """Decode the first picture of a file of Pillow's ``format_name``.
 
     Raises ``MediaTooLarge`` from the header alone, ``CorruptMedia`` for bytes that do not decode,
-    ``UnsupportedMedia`` for pixels without a known range.
+    ``UnsupportedMedia`` for pixels without a known range, and what ``hold`` raises.
     """
     with open_image(path, format_name=format_name, max_pixels=max_pixels) as image:
+        hold(image.width * image.height * 3)
         frames = animation_frames(image)
         size = image.size
         pixels = _stored_pixels(image, path, format_name)

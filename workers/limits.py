@@ -5,6 +5,7 @@ Sizes are bytes, times are seconds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,20 @@ if TYPE_CHECKING:
     from epd.settings import Settings
 
 
+#: Holds room for so many bytes of output in all; raises ``BlobSpaceFull`` or ``MediaTooLarge``.
+Hold = Callable[[int], None]
+
+
+def hold_nothing(nbytes: int) -> None:
+    """The output's room is nobody's concern."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FetchLimits:
     """Bounds of one download. ``allow_hosts`` holds ``host`` or ``host:port`` that may be private.
 
-    ``max_bytes`` bounds the body after content decoding. ``retries`` come after the first try.
+    ``max_bytes`` bounds the body after content decoding. ``retries`` come after the first try. ``hold`` is
+    told of bytes before they come.
     """
 
     max_bytes: int
@@ -28,6 +38,7 @@ class FetchLimits:
     total_timeout: float = 60.0
     retries: int = 2
     max_redirects: int = 5
+    hold: Hold = hold_nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +46,7 @@ class DecodeLimits:
     """Bounds of one decode. ``frame_bytes`` bounds the raw frames of a video together.
 
     ``source_frames`` bounds the frames that a video may hold, since their times are kept in memory.
+    ``hold`` is told of the output's size as the header has it, before anything is decoded.
     """
 
     timeout: float = 120.0
@@ -43,6 +55,7 @@ class DecodeLimits:
     audio_seconds: float = 3600.0
     video_seconds: float = 3600.0
     source_frames: int = 500_000
+    hold: Hold = hold_nothing
 
 
 def fetch_limits(settings: Settings, modality: Modality) -> FetchLimits:

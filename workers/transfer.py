@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 _PIECE = 1 << 18
+#: Room that is held at once for a body of unknown length; each time it is used up, it is doubled.
+_FIRST_ROOM = 4 * _PIECE
 #: What is undone, and what changes nothing (object stores leave ``aws-chunked`` on finished uploads).
 _CODINGS = frozenset({"gzip", "x-gzip", "deflate", "identity", "aws-chunked", ""})
 
@@ -27,17 +29,21 @@ def copy_body(answer: requests.Response, current: Exchange, into: BinaryIO, hash
     """Write the decoded body to ``into`` and feed ``hasher``; return its length in bytes.
 
     Raises ``MediaTooLarge`` at once when the stated or the real length is over the limit, ``SourceTimeout``
-    at the deadline, ``SourceRejected`` for a content coding that does not decode, and urllib3's own errors
-    for a connection that breaks off.
+    at the deadline, ``SourceRejected`` for a content coding that does not decode, ``BlobSpaceFull`` when its
+    room cannot be held, and urllib3's own errors for a connection that breaks off.
     """
     limit = current.limits.max_bytes
-    _check_headers(answer.headers, limit)
+    held = _checked_length(answer.headers, limit) or min(_FIRST_ROOM, limit)
+    current.limits.hold(held)
     nbytes = 0
     while piece := _next_piece(answer.raw):
         current.remaining()
         nbytes += len(piece)
         if nbytes > limit:
             raise too_large(limit)
+        if nbytes > held:
+            held = min(max(2 * held, nbytes), limit)
+            current.limits.hold(held)
         hasher.update(piece)
         write_all(into, piece)
     # The deadline shuts the socket, which reads as the end of a body without a stated length.
@@ -62,14 +68,17 @@ def _is_done(raw: urllib3.HTTPResponse) -> bool:
     return raw.closed or source is None or source.isclosed()
 
 
-def _check_headers(headers: Mapping[str, str], limit: int) -> None:
+def _checked_length(headers: Mapping[str, str], limit: int) -> int:
+    """The stated length in bytes, 0 where there is none."""
     codings = {coding.strip().lower() for coding in headers.get("Content-Encoding", "").split(",")}
     if not codings <= _CODINGS:
         # An unknown coding would be handed on as it is, and hashed as if it were the media.
         raise SourceRejected("the body has a content coding that was not asked for")
     stated = headers.get("Content-Length", "")
-    if stated.isdecimal() and int(stated[:20]) > limit:
+    length = int(stated[:20]) if stated.isdecimal() else 0
+    if length > limit:
         raise too_large(limit)
+    return length
 
 
 def too_large(limit: int) -> MediaTooLarge:

@@ -3,6 +3,8 @@
 Packets tell the frame times beforehand, so that one decode pass picks the frames and only those leave
 ffmpeg. Packets and frames need not agree (hidden frames, broken starts), so the frames that the decoder
 really showed are counted in the same pass; where they ask for other frames, a second pass takes those.
+Room for the frames is held before a pass, by the header's frame size; a pass cannot write more than that.
+Where the frames turn out larger than the header says, the pass is run again with more room.
 Where the decoder met errors, a further pass leaves faulty frames out: patched-up ones differ from run to
 run, and equal bytes must give equal embeddings.
 """
@@ -10,7 +12,7 @@ run, and equal bytes must give equal embeddings.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import ffmpeg
@@ -27,7 +29,7 @@ from workers.sampling import Timeline, choose_frames
 from workers.sink import write_all
 from workers.sniff import Sniffed
 
-_PASSES = 3
+_PASSES = 4
 _LEAF = 8
 _SLACK = 0.5  # seconds by which a header's duration may be off without anything missing
 
@@ -43,13 +45,16 @@ def sample_video(
     deadline = time.monotonic() + limits.timeout
     facts = probe(path, sniffed=sniffed, limits=limits, with_timeline=True)
     track = _checked_track(facts, limits)
-    decoder = _Decoder(path, sniffed, track, limits, out)
+    decoder = _Decoder(path, sniffed, track, limits, out, frame_bytes=track.width * track.height * 3)
     chosen, steady = choose_frames(facts.timeline, rules), False
     for _ in range(_PASSES):
         run, log = decoder.decode(chosen, deadline, steady=steady)
         timeline = log.timeline(track.rate)
         if log.size is None or not timeline.times:
             raise CorruptMedia(f"no frame of the video can be decoded: {run.reason}")
+        if (frame_bytes := log.size[0] * log.size[1] * 3) > decoder.frame_bytes:
+            decoder = replace(decoder, frame_bytes=frame_bytes)
+            continue
         again = choose_frames(timeline, rules)
         if again == chosen and (steady or not run.is_faulty):
             return _result(run, log.size, track, timeline, chosen, out)
@@ -59,22 +64,23 @@ def sample_video(
 
 @dataclass(frozen=True)
 class _Decoder:
-    """One video to decode, once or more often."""
+    """One video to decode, once or more often. ``frame_bytes``: what one frame is taken for."""
 
     path: Path
     sniffed: Sniffed
     track: VideoTrack
     limits: DecodeLimits
     out: Path
+    frame_bytes: int
 
     def decode(self, chosen: tuple[int, ...], deadline: float, *, steady: bool) -> tuple[FfmpegRun, FrameLog]:
         """One pass. ``steady`` leaves out faulty frames: how a decoder patches those up is chance."""
-        _check_bytes(self.track, len(chosen), self.limits)
+        room = self._room(len(chosen))
         log = FrameLog(most=self.limits.source_frames, unit=self.track.unit)
         with report_to(log.read_message, log.read_report) as report:
             filters = telling_filters(report.fd, pick_expression(tuple(sorted(set(chosen)))))
             run = run_ffmpeg(
-                self.arguments(filters, steady=steady),
+                self.arguments(filters, room, steady=steady),
                 out=self.out,
                 timeout=deadline - time.monotonic(),
                 report=report,
@@ -83,7 +89,18 @@ class _Decoder:
             raise BlobSpaceFull("no room left for media in the blob directory")
         return run, log
 
-    def arguments(self, filters: str, *, steady: bool) -> list[str]:
+    def _room(self, count: int) -> int:
+        """Bytes that so many frames take, held for them."""
+        nbytes = self.frame_bytes * count
+        if nbytes > self.limits.frame_bytes:
+            raise MediaTooLarge(
+                f"{count} frames of {self.track.width}x{self.track.height} are more than "
+                f"{self.limits.frame_bytes} bytes; ask for fewer frames"
+            )
+        self.limits.hold(nbytes)
+        return nbytes
+
+    def arguments(self, filters: str, room: int, *, steady: bool) -> list[str]:
         """The ffmpeg arguments: one stream through ``filters`` to raw RGB, no frame added or dropped."""
         # A frame larger than its header says is refused by the decoder, too.
         options: dict[str, str | int] = {"max_pixels": self.limits.image_pixels}
@@ -98,7 +115,7 @@ class _Decoder:
             f="rawvideo",
             pix_fmt="rgb24",
             # Whatever the file does, it cannot fill the disk.
-            fs=self.limits.frame_bytes + 1,
+            fs=room + 1,
         )
         arguments: list[str] = output.get_args()
         return arguments
@@ -116,14 +133,6 @@ def _checked_track(facts: MediaFacts, limits: DecodeLimits) -> VideoTrack:
     if facts.video.width * facts.video.height > limits.image_pixels:
         raise MediaTooLarge(f"a frame has more than {limits.image_pixels} pixels")
     return facts.video
-
-
-def _check_bytes(track: VideoTrack, count: int, limits: DecodeLimits) -> None:
-    if track.width * track.height * 3 * count > limits.frame_bytes:
-        raise MediaTooLarge(
-            f"{count} frames of {track.width}x{track.height} are more than {limits.frame_bytes} bytes; "
-            "ask for fewer frames"
-        )
 
 
 def pick_expression(indices: tuple[int, ...]) -> str:

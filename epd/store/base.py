@@ -160,7 +160,10 @@ class Blobs(Protocol):
         ...
 
     def grow(self, name: str, nbytes: int) -> None:
-        """Hold so many bytes in all for a file inside its ``create``; raises ``BlobSpaceFull``."""
+        """Hold so many bytes in all for a file inside its ``create``.
+
+        Raises ``BlobSpaceFull``, or ``MediaTooLarge`` when they would not fit into an empty folder.
+        """
         ...
 
     def room(self, kind: BlobKind) -> int:

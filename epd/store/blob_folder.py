@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from epd.contracts.errors import BlobMissing, BlobSpaceFull
+from epd.contracts.errors import BlobMissing, BlobSpaceFull, MediaTooLarge
 from epd.contracts.media import BlobRef
 from epd.store.base import BlobKind
 from epd.store.folder_ledger import FolderLedger, Writing
@@ -49,6 +49,7 @@ class FileBlobs:
         """``limit`` is bytes over all blobs, ``media_ttl`` the seconds that an unused upload lives."""
         self._root = root
         self._uploads = uploads
+        self._limit = limit
         self._media_ttl = media_ttl
         self._ledger = FolderLedger(root, limit)
         self._writing: dict[str, Writing] = {}
@@ -76,9 +77,13 @@ class FileBlobs:
         """Hold room for so many bytes in all of a file that this process is writing.
 
         Raises:
-            BlobSpaceFull: they do not fit; what is held stays held.
+            BlobSpaceFull: they do not fit now; what is held stays held.
+            MediaTooLarge: they would not fit into an empty folder.
         """
-        self._ledger.grow(self._writing[name], nbytes, _SHARES[BlobKind(name[0])])
+        share = _SHARES[BlobKind(name[0])]
+        if nbytes > share * self._limit:
+            raise MediaTooLarge(f"{nbytes} bytes are more than the blob directory may hold")
+        self._ledger.grow(self._writing[name], nbytes, share)
 
     def room(self, kind: BlobKind) -> int:
         """About how many bytes of a kind still fit, without waiting and without looking at the files."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from epd.config import Config, ModelConfig
@@ -71,8 +72,12 @@ class Context:
     def __post_init__(self) -> None:
         object.__setattr__(self, "cards", CardCache(self.store.cards))
 
+    def hold_for(self, blob: str) -> Callable[[int], None]:
+        """What holds room for a blob that is being written: the ``hold`` of the worker's limits."""
+        return partial(self.store.blobs.grow, blob)
+
     def reservation(self, expected: int) -> int:
-        """Bytes to reserve for a file of an expected size: a sixteenth of the blob directory at most.
+        """Bytes to hold for a file whose size is only guessed: a sixteenth of the blob directory at most.
 
         A guess that is far too high must not keep everything out of a small directory.
         """

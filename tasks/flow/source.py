@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from epd.contracts.errors import NotFound
 from epd.contracts.media import BlobRef, Item, Modality
@@ -18,7 +18,8 @@ from workers.limits import fetch_limits
 
 logger = logging.getLogger(__name__)
 
-#: Bytes that are kept free for a download of unknown size, by media type; a rough size of such files.
+#: Bytes that are held before a URL of unknown size is asked for, by media type; a rough size of such files.
+#: Once the server has told the length, that is held, before the first byte is read.
 _NOMINAL = {Modality.IMAGE: 2 * MIB, Modality.AUDIO: 8 * MIB, Modality.VIDEO: 32 * MIB}
 
 #: What a digest needs and what of it is cached.
@@ -78,9 +79,9 @@ def _download(
 ) -> tuple[Downloaded, BlobRef | None]:
     """Download into a new source blob and remember the URL; no blob is kept of a 304."""
     started = context.clock()
-    limits = fetch_limits(context.settings, item.modality)
     reserve = context.reservation(_NOMINAL[item.modality] if memo is None else memo.nbytes)
     with context.store.blobs.create(BlobKind.SOURCE, reserve) as (name, file):
+        limits = replace(fetch_limits(context.settings, item.modality), hold=context.hold_for(name))
         downloaded = download(url, into=file, limits=limits, validators=validators)
     blob = BlobRef(name=name, nbytes=downloaded.nbytes)
     if downloaded.not_modified:

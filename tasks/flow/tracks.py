@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from epd.contracts.card import AudioRules, EncoderCard, VideoRules
@@ -14,9 +15,6 @@ from epd.store.base import BlobKind
 from tasks.flow.context import Context
 from workers.decode import audio_track, decode
 from workers.limits import decode_limits
-
-#: Decoded media is about so many times larger than its file.
-_GROWTH = 10
 
 
 def audio_track_of(context: Context, path: Path) -> AudioTrackInfo:
@@ -34,20 +32,21 @@ def audio_track_of(context: Context, path: Path) -> AudioTrackInfo:
 def decode_track(context: Context, path: Path, item: Item, wanted: Wanted) -> RawImage | RawFrames | RawAudio:
     """Decode one track into a new raw blob, which is removed again when decoding fails.
 
+    Its room is held when the header is read, before anything is decoded.
+
     Raises:
         CallerFault: the media is at fault.
         DecodeTimeout, BlobSpaceFull: as the decoder says.
         EncoderNotReady: the encoder changed since the key was built, so its rules may differ.
     """
     card = _card_of(context, wanted)
-    reserve = context.reservation(_GROWTH * path.stat().st_size)
-    with context.store.blobs.create(BlobKind.RAW, reserve) as (name, file):
+    with context.store.blobs.create(BlobKind.RAW) as (name, file):
         raw = decode(
             path,
             modality=wanted.track,
             options=item.options,
             rules=_rules(card, wanted.track),
-            limits=decode_limits(context.settings),
+            limits=replace(decode_limits(context.settings), hold=context.hold_for(name)),
             out=Path(file.name),
         )
     return raw.model_copy(update={"blob": BlobRef(name=name, nbytes=raw.blob.nbytes)})

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from epd.contracts.errors import BlobMissing, BlobSpaceFull
+from epd.contracts.errors import BlobMissing, BlobSpaceFull, MediaTooLarge
 from epd.contracts.media import BlobRef
 from epd.settings import Settings
 from epd.store.base import BlobKind, Store
@@ -95,8 +95,10 @@ def test_room_grows_with_a_file_or_is_refused(make_store: MakeStore) -> None:
         store.blobs.grow(name, MIB // 2)
         store.blobs.grow(name, 5)
         assert store.blobs.used_bytes() == MIB // 2
-        with pytest.raises(BlobSpaceFull):
+        with pytest.raises(MediaTooLarge):
             store.blobs.grow(name, MIB + 1)
+        with store.blobs.create(BlobKind.SOURCE, 100), pytest.raises(BlobSpaceFull):
+            store.blobs.grow(name, MIB)
         assert store.blobs.room(BlobKind.RAW) == MIB // 2
         file.write(b"short")
     assert store.blobs.used_bytes() == 5
