@@ -19,7 +19,8 @@ from tasks.celery import app
 @app.task(name="epd.decode", Request="tasks.requests:DecodeRequest")
 def decode(document: dict[str, Any]) -> dict[str, float]:
     """Decode an item; returns what is to be counted."""
-    from tasks.flow.decode_item import decode_item, fail_decode
+    from tasks.flow.claims import fail_decode
+    from tasks.flow.decode_item import decode_item
     from tasks.process import process_context
     from tasks.redo import redo_later
 
@@ -31,7 +32,6 @@ def decode(document: dict[str, Any]) -> dict[str, float]:
         return {str(name): amount for name, amount in tally.items() if amount}
     except SoftTimeLimitExceeded:
         fail_decode(context, message, DecodeTimeout("decoding took longer than its limit"))
-        context.store.blobs.free(message.blob)
         return {Count.DECODE_FAILURES.value: 1}
     except StoreUnavailable as trouble:
         return redo_later(lambda pause: context.publisher.decode([message], countdown=pause), trouble)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from epd.contracts.errors import WorkerCrashed
 from epd.contracts.messages import DecodeMessage, EncodeMessage, FetchMessage
-from tasks.flow.claims import fail_flight
+from tasks.flow.claims import fail_decode, fail_flight
 from tasks.flow.context import Context
 from tasks.flow.parts import fail_item
 from tasks.process import process_context
@@ -50,11 +50,7 @@ def fail_document(context: Context, task: str, document: dict[str, Any], deliver
             for item in chunk.items:
                 fail_item(context, chunk, item, error)
         case "epd.decode":
-            decode = DecodeMessage.model_validate(document)
-            for wanted in (decode.main, decode.audio):
-                if wanted is not None:
-                    fail_flight(context, decode, decode.item, wanted, error)
-            context.store.blobs.free(decode.blob)
+            fail_decode(context, DecodeMessage.model_validate(document), error)
         case "epd.encode":
             encode = EncodeMessage.model_validate(document)
             fail_flight(context, encode, encode.item, encode.wanted, error)

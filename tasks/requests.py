@@ -46,12 +46,11 @@ class DecodeRequest(CountedRequest):
             self._fail_item()
 
     def _fail_item(self) -> None:
-        from tasks.flow.decode_item import fail_decode
+        from tasks.flow.claims import fail_decode
         from tasks.process import process_context
 
         try:
             context, message = process_context(), DecodeMessage.model_validate(self.args[0])
             fail_decode(context, message, DecodeTimeout("decoding hung and was killed"))
-            context.store.blobs.free(message.blob)
         except (EpdError, ValueError, IndexError):
             logger.exception("task %s was killed; its item ends with its flight's lease", self.id)

@@ -25,7 +25,7 @@ from epd.contracts.metadata import AudioTrackInfo
 from epd.contracts.timings import DECODE, DECODE_QUEUE
 from epd.store.base import Claim
 from epd.telemetry.counters import Count
-from tasks.flow.claims import claim, fail_flight, withdraw
+from tasks.flow.claims import claim, fail_decode, fail_flight, wanted_of, withdraw
 from tasks.flow.context import Context, Tally
 from tasks.flow.lease import kept_flights
 from tasks.flow.parts import audio_part, expire_item, main_part, open_parts
@@ -54,11 +54,6 @@ class _Work:
         return {**self.message.timings, DECODE_QUEUE: waited, DECODE: spent}
 
 
-def wanted_of(message: DecodeMessage) -> tuple[Wanted, ...]:
-    """The embeddings that a decode message is for, the main one first."""
-    return tuple(wanted for wanted in (message.main, message.audio) if wanted is not None)
-
-
 def decode_item(context: Context, message: DecodeMessage) -> Tally:
     """Decode one item and publish its encode messages; returns what is to be counted.
 
@@ -84,15 +79,9 @@ def decode_item(context: Context, message: DecodeMessage) -> Tally:
         raise
     except Exception as error:
         fail_decode(context, message, _as_typed(error, message))
-        tally = {Count.DECODE_FAILURES: 1}
+        return {Count.DECODE_FAILURES: 1}
     context.store.blobs.free(message.blob)
     return tally
-
-
-def fail_decode(context: Context, message: DecodeMessage, error: EpdError) -> None:
-    """Fail what a decode message is for, for everybody who waits for it, and the item's own open parts."""
-    for wanted in wanted_of(message):
-        fail_flight(context, message, message.item, wanted, error)
 
 
 def _as_typed(error: Exception, message: DecodeMessage) -> EpdError:
@@ -114,6 +103,8 @@ def _go_back(context: Context, message: DecodeMessage, error: EpdError) -> Tally
         fail_decode(context, message, error)
         return {Count.DECODE_FAILURES: 1}
     logger.info("job %s item %s goes back to fetch: %s", message.job_id, message.item.index, error)
+    if isinstance(error, EncoderNotReady):  # the fetch will ask for another key
+        withdraw(context, message, message.item, wanted_of(message))
     context.store.blobs.free(message.blob)
     return {Count.RETRIED_ITEMS: 1}
 
@@ -123,7 +114,6 @@ def _postpone(context: Context, message: DecodeMessage, error: EpdError) -> Tall
     pause = pause_of(context, message)
     if pause is None:
         fail_decode(context, message, error)
-        context.store.blobs.free(message.blob)
         return {Count.DECODE_FAILURES: 1}
     context.publisher.decode([message], countdown=pause)
     return {Count.RETRIED_ITEMS: 1}

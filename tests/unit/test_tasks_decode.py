@@ -13,8 +13,9 @@ from tasks_kit import EYE, Bench, png
 
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import PartRecord, State
-from epd.contracts.media import Modality, RawAudio, RawFrames, RawImage
+from epd.contracts.media import BlobRef, Modality, RawAudio, RawFrames, RawImage
 from epd.contracts.messages import MAX_ATTEMPTS, DecodeMessage, FetchMessage
+from epd.store.base import BlobKind
 from tasks.flow.decode_item import decode_item
 from workers.ffmpeg import ffmpeg_binary
 
@@ -182,6 +183,28 @@ def test_changed_encoder_goes_back_to_fetch(bench: Bench) -> None:
     decode_item(bench.context, decode)
     assert len(bench.outbox.fetches) == 1
     assert not bench.outbox.encodes
+
+
+def test_changed_encoder_lets_those_who_wait_ask_again_too(bench: Bench) -> None:
+    source = bench.upload(png())
+    one, two = bench.job((IMAGE, source)), bench.job((IMAGE, source))
+    decode = fetched(bench, one)
+    bench.fetch(two)
+    bench.store.cards.announce(EYE.model_copy(update={"weights_digest": "c" * 64}))
+    decode_item(bench.context, decode)
+    assert {again.job_id for again in bench.outbox.fetches} == {one.job_id, two.job_id}
+
+
+def test_item_that_was_sent_back_too_often_leaves_no_bytes(bench: Bench) -> None:
+    message = bench.job((IMAGE, bench.upload(png())))
+    decode = fetched(bench, message)
+    with bench.store.blobs.create(BlobKind.SOURCE) as (name, file):
+        file.write(png())
+    blob = BlobRef(name=name, nbytes=len(png()))
+    bench.store.cards.announce(EYE.model_copy(update={"weights_digest": "c" * 64}))
+    decode_item(bench.context, decode.model_copy(update={"blob": blob, "attempt": MAX_ATTEMPTS}))
+    assert code_of(bench, message, "0.image") == "encoder_not_ready"
+    assert bench.files("s") == []
 
 
 def test_cancelled_item_hands_its_flight_on(bench: Bench) -> None:
