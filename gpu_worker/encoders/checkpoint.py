@@ -73,6 +73,12 @@ class Checkpoint:
         return self._json("preprocessor_config.json") or section or {}
 
     @cached_property
+    def feature_extractor(self) -> Mapping[str, Any]:
+        """Preprocessing of sound: a section where images have one too, else the older file."""
+        combined = self._json("processor_config.json") or {}
+        return combined.get("feature_extractor") or self._json("preprocessor_config.json") or {}
+
+    @cached_property
     def video_processor(self) -> Mapping[str, Any]:
         """Preprocessing of videos, empty where the checkpoint has no rule of its own."""
         combined = self._json("processor_config.json") or {}

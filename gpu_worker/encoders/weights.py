@@ -35,15 +35,18 @@ def load_weights(
     device: torch.device,
     dtype: torch.dtype,
     unused: Collection[str] = (),
+    parts: Collection[str] = ("",),
 ) -> LoadedWeights:
     """Assign the tensors under the first prefix that the checkpoint knows to a module built on ``meta``.
 
-    ``unused`` are names under the prefix that the module rightly lacks. A missing, unexpected or wrongly
+    ``unused`` are names under the prefix that the module rightly lacks. ``parts`` are how the encoder's
+    names begin where other models' tensors lie under the same prefix. A missing, unexpected or wrongly
     shaped tensor raises ``SettingsError`` that names it.
     """
     wanted = {name: tuple(value.shape) for name, value in module.state_dict().items()}
     prefix = _prefix_of(checkpoint, prefixes, wanted)
-    present = {name.removeprefix(prefix) for name in checkpoint.tensor_files if name.startswith(prefix)}
+    own = tuple(prefix + part for part in parts)
+    present = {name.removeprefix(prefix) for name in checkpoint.tensor_files if name.startswith(own)}
     _refuse(checkpoint, "lacks", wanted.keys() - present)
     _refuse(checkpoint, "has unexpected", present - wanted.keys() - set(unused))
     by_file: dict[Path, list[str]] = defaultdict(list)

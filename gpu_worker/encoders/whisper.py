@@ -14,14 +14,15 @@ import torch
 from torch import Tensor
 
 from epd.contracts.card import AudioRules, EncoderCard
-from epd.contracts.errors import Internal, UnsupportedMedia
-from epd.contracts.media import ItemOptions, Modality, RawAudio, RawMedia
+from epd.contracts.media import ItemOptions, Modality, RawMedia
 from gpu_worker.encoders.base import DecodeFacts, Inputs, ItemPlan
-from gpu_worker.encoders.loading import LoadRequest, require_value, required_int
+from gpu_worker.encoders.loading import LoadRequest
 from gpu_worker.encoders.precision import dtype_name
+from gpu_worker.encoders.speech_config import read_mel_rule, read_speech_shape, require_sound
 from gpu_worker.encoders.weights import load_weights
-from gpu_worker.encoders.whisper_model import WhisperShape, WhisperTower
-from gpu_worker.preprocess.logmel import MelRule, log_mel
+from gpu_worker.encoders.whisper_model import WhisperTower
+from gpu_worker.preprocess.logmel import MelRule, log_mel, stack_windows
+from gpu_worker.preprocess.mel_chunks import chunk_frames
 
 PREPROCESS_REVISION = "whisper-1"
 
@@ -37,29 +38,20 @@ class WhisperEncoder:
 
     def plan(self, raw: RawMedia, options: ItemOptions) -> ItemPlan:
         """1500 rows a window; sound takes no options."""
-        if not isinstance(raw, RawAudio):
-            raise UnsupportedMedia(f"encoder {self.card.name} takes audio, not {raw.kind}")
-        if raw.sample_rate != self._rule.sample_rate:
-            raise Internal(f"sound at {raw.sample_rate} Hz, encoder wants {self._rule.sample_rate} Hz")
-        starts = range(0, raw.samples, self._rule.window)
-        lengths = [min(self._rule.window, raw.samples - start) for start in starts]
+        sound = require_sound(raw, encoder=self.card.name, sample_rate=self._rule.sample_rate)
+        lengths = chunk_frames(sound.samples, self._rule, self._rule.frames)
         return ItemPlan(
             tokens=self._rows * len(lengths),
             cost=self._rows * len(lengths),
             bucket="window",
             segments=(self._rows,) * len(lengths),
-            facts=DecodeFacts(audio_feature_lengths=tuple(-(-n // self._rule.hop) for n in lengths)),
+            facts=DecodeFacts(audio_feature_lengths=lengths),
         )
 
     @torch.inference_mode()
     def preprocess(self, raws: Sequence[Tensor], plans: Sequence[ItemPlan]) -> Inputs:
         """float32 [samples] each to log-mel [windows, bins, frames]; silence fills up the last window."""
-        windows = sum(len(plan.segments) for plan in plans)
-        sound = torch.zeros((windows, self._rule.window), dtype=torch.float32, device=self.card.device)
-        first = 0
-        for raw, plan in zip(raws, plans, strict=True):
-            sound[first : first + len(plan.segments)].view(-1)[: raw.shape[0]] = raw
-            first += len(plan.segments)
+        sound = stack_windows(raws, self._rule, torch.device(self.card.device))
         return Inputs(tensors={"mel": log_mel(sound, self._rule).to(self._tower.conv1.weight.dtype)})
 
     @torch.inference_mode()
@@ -77,22 +69,10 @@ class WhisperEncoder:
 
 def load(request: LoadRequest) -> WhisperEncoder:
     """Read the encoder half of a Whisper checkpoint."""
-    config, processor = request.checkpoint.config, request.checkpoint.image_processor
-    require_value(config, "activation_function", supported="gelu")
-    require_value(config, "scale_embedding", supported=False)
-    shape = WhisperShape(
-        width=required_int(config, "d_model"),
-        layers=required_int(config, "encoder_layers"),
-        heads=required_int(config, "encoder_attention_heads"),
-        hidden=required_int(config, "encoder_ffn_dim"),
-        mel_bins=required_int(config, "num_mel_bins"),
-        positions=int(config.get("max_source_positions", 1500)),
-    )
-    rate, hop = int(processor.get("sampling_rate", 16000)), int(processor.get("hop_length", 160))
-    n_fft = int(processor.get("n_fft", 400))
-    # The tower fixes the window: two feature frames a row. The file's chunk_length says the same.
-    window = 2 * shape.positions * hop
-    rule = MelRule(bins=shape.mel_bins, sample_rate=rate, n_fft=n_fft, hop=hop, window=window)
+    shape = read_speech_shape(request.checkpoint.config)
+    extractor = request.checkpoint.feature_extractor
+    # The tower fixes the window: two feature frames a row.
+    rule = read_mel_rule(extractor, bins=shape.mel_bins, frames=2 * shape.positions, seconds=30)
     with torch.device("meta"):
         tower = WhisperTower(shape)
     weights = load_weights(
@@ -110,7 +90,7 @@ def load(request: LoadRequest) -> WhisperEncoder:
         dtype=dtype_name(request.dtype),
         weights_digest=weights.digest,
         preprocess_revision=PREPROCESS_REVISION,
-        audio=AudioRules(sample_rate=rate),
+        audio=AudioRules(sample_rate=rule.sample_rate),
         parameters=weights.parameters,
         device=str(request.device),
     )

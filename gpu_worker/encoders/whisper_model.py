@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own habit
 
-from gpu_worker.encoders.segments import attend_whole
+from gpu_worker.encoders.segments import Segments, attend, attend_whole
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +28,7 @@ class WhisperShape:
 
 
 class WhisperAttention(nn.Module):
-    """Full self-attention inside one window."""
+    """Full self-attention inside a window: whole windows of a stack, or packed rows cut by segments."""
 
     def __init__(self, shape: WhisperShape) -> None:
         super().__init__()
@@ -38,10 +38,13 @@ class WhisperAttention(nn.Module):
         self.v_proj = nn.Linear(shape.width, shape.width)
         self.out_proj = nn.Linear(shape.width, shape.width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[windows, rows, width] to the same."""
-        mixed = attend_whole(self.q_proj(x), self.k_proj(x), self.v_proj(x), self.heads)
-        return self.out_proj(mixed)  # type: ignore[no-any-return]
+    def forward(self, x: Tensor, segments: Segments | None = None) -> Tensor:
+        """[windows, rows, width], or with segments [rows, width], to the same."""
+        query, key, value = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        if segments is None:
+            return self.out_proj(attend_whole(query, key, value, self.heads))  # type: ignore[no-any-return]
+        split = [rows.unflatten(-1, (self.heads, -1)) for rows in (query, key, value)]
+        return self.out_proj(attend(split[0], split[1], split[2], segments))  # type: ignore[no-any-return]
 
 
 class WhisperBlock(nn.Module):
@@ -55,14 +58,14 @@ class WhisperBlock(nn.Module):
         self.fc2 = nn.Linear(shape.hidden, shape.width)
         self.final_layer_norm = nn.LayerNorm(shape.width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[windows, rows, width] to the same."""
-        x = x + self.self_attn(self.self_attn_layer_norm(x))
+    def forward(self, x: Tensor, segments: Segments | None = None) -> Tensor:
+        """[windows, rows, width], or with segments [rows, width], to the same."""
+        x = x + self.self_attn(self.self_attn_layer_norm(x), segments)
         return x + self.fc2(F.gelu(self.fc1(self.final_layer_norm(x))))  # type: ignore[no-any-return]
 
 
-class WhisperTower(nn.Module):
-    """Log-mel windows to rows."""
+class SpeechTower(nn.Module):
+    """The parts of Whisper's encoder under their names, and its way from mel frames to rows."""
 
     def __init__(self, shape: WhisperShape) -> None:
         super().__init__()
@@ -72,10 +75,18 @@ class WhisperTower(nn.Module):
         self.layers = nn.ModuleList(WhisperBlock(shape) for _ in range(shape.layers))
         self.layer_norm = nn.LayerNorm(shape.width)
 
+    def embed(self, mel: Tensor) -> Tensor:
+        """[windows, bins, 2 * positions] to [windows, positions, width]."""
+        rows = F.gelu(self.conv2(F.gelu(self.conv1(mel)))).transpose(1, 2)
+        return rows + self.embed_positions.weight
+
+
+class WhisperTower(SpeechTower):
+    """Log-mel windows to rows, all of each window."""
+
     def forward(self, mel: Tensor) -> Tensor:
         """[windows, bins, 2 * positions] to [windows, positions, width]."""
-        x = F.gelu(self.conv2(F.gelu(self.conv1(mel)))).transpose(1, 2)
-        x = x + self.embed_positions.weight
+        x = self.embed(mel)
         for block in self.layers:
             x = block(x)
         return torch.as_tensor(self.layer_norm(x))

@@ -8,6 +8,7 @@ floor of 1e-10, cut at 8 below the window's own peak, then (x + 4) / 4.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -61,11 +62,38 @@ def mel_filters(rule: MelRule, device: torch.device) -> Tensor:
     return (triangles * (2.0 / (edges[2:] - edges[:-2]))[:, None]).to(device, torch.float32)
 
 
+def frames_of(samples: int, rule: MelRule) -> int:
+    """Feature frames that hold any of the sound: what the published extractor's padded mask counts."""
+    return -(-samples // rule.hop)
+
+
+def stack_windows(sounds: Sequence[Tensor], rule: MelRule, device: torch.device) -> Tensor:
+    """float32 [samples] each to float32 [windows, window], in order; silence fills up each last window."""
+    counts = [-(-sound.shape[0] // rule.window) for sound in sounds]
+    stack = torch.zeros((sum(counts), rule.window), dtype=torch.float32, device=device)
+    for sound, part in zip(sounds, stack.split(counts), strict=True):
+        part.view(-1)[: sound.shape[0]] = sound
+    return stack
+
+
+def mel_level(windows: Tensor, rule: MelRule, *, center: bool) -> Tensor:
+    """log10 of mel power, float32 [windows, bins, frames].
+
+    With ``center`` a frame lies around each hop of a window, mirrored at its ends; the last, which begins
+    with the window's end, is left out. Without it a frame begins at each hop, and the caller has padded.
+    """
+    hann = torch.hann_window(rule.n_fft, device=windows.device)
+    spectrum = torch.stft(windows, rule.n_fft, rule.hop, window=hann, center=center, return_complex=True)
+    power = spectrum[..., : -1 if center else None].abs().square().contiguous()
+    return (mel_filters(rule, windows.device) @ power).clamp(min=1e-10).log10()
+
+
+def compress(level: Tensor, peak: Tensor) -> Tensor:
+    """Cut at 8 below the sound's own ``peak``, then scale to about -1 to 1."""
+    return (torch.maximum(level, peak - 8.0) + 4.0) / 4.0
+
+
 def log_mel(windows: Tensor, rule: MelRule) -> Tensor:
     """float32 [windows, window] PCM to float32 [windows, bins, frames]; each window has its own floor."""
-    hann = torch.hann_window(rule.n_fft, device=windows.device)
-    spectrum = torch.stft(windows, rule.n_fft, rule.hop, window=hann, return_complex=True)
-    power = spectrum[..., :-1].abs().square().contiguous()
-    level = (mel_filters(rule, windows.device) @ power).clamp(min=1e-10).log10()
-    floor = level.amax(dim=(1, 2), keepdim=True) - 8.0
-    return (torch.maximum(level, floor) + 4.0) / 4.0
+    level = mel_level(windows, rule, center=True)
+    return compress(level, level.amax(dim=(1, 2), keepdim=True))
