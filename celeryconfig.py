@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from kombu import Exchange, Queue
 
+from epd.contracts.job import Priority
 from epd.settings import settings
+from tasks.queues import FETCH, PRIORITY_STEPS, QUEUES
 
 _settings = settings()
 
@@ -22,20 +24,17 @@ broker_url = _settings.broker_url
 broker_connection_retry_on_startup = True
 broker_connection_max_retries = None
 broker_pool_limit = 8
-#: Kombu's Redis serves the lower number first; every step is a list of its own.
 broker_transport_options = {
-    "priority_steps": [0, 5],
+    "priority_steps": sorted(PRIORITY_STEPS.values()),
     "max_deliveries": _settings.max_deliveries,
     "poison_hook": "tasks.poison:on_poison",
 }
 
 # queues: name, exchange and routing key are one, or a message would reach every queue of the default exchange
-task_queues = [Queue(name, Exchange(name), routing_key=name) for name in ("fetch", "decode", "encode")]
-task_routes = {f"epd.{name}": {"queue": name, "routing_key": name} for name in ("fetch", "decode", "encode")}
-task_default_queue = "fetch"
-task_default_exchange = "fetch"
-task_default_routing_key = "fetch"
-task_default_priority = 0
+task_queues = [Queue(name, Exchange(name), routing_key=name) for name in QUEUES]
+task_routes = {f"epd.{name}": {"queue": name, "routing_key": name} for name in QUEUES}
+task_default_queue = task_default_exchange = task_default_routing_key = FETCH
+task_default_priority = PRIORITY_STEPS[Priority.INTERACTIVE]
 task_create_missing_queues = False
 
 # messages

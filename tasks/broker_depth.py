@@ -11,10 +11,8 @@ from epd.contracts.errors import StoreUnavailable
 from tasks import broker_keys
 from tasks.broker_scripts import script_text
 from tasks.celery import app
-from tasks.queues import DECODE, ENCODE, FETCH
-from tasks.unacked_poison import LANE_SEPARATOR
+from tasks.queues import QUEUES
 
-QUEUES = (FETCH, DECODE, ENCODE)
 _ACQUIRE_SECONDS = 5.0
 
 
@@ -30,7 +28,7 @@ def unacked_messages() -> Mapping[str, int]:
         answer = channel.client.eval(script_text("held"), 1, broker_keys.SESSIONS, broker_keys.unacked(""))
     counts: Counter[str] = Counter(dict.fromkeys(QUEUES, 0))
     for lane, count in zip(answer[::2], answer[1::2], strict=True):
-        counts[_text(lane).split(LANE_SEPARATOR)[0]] += int(count)
+        counts[broker_keys.queue_of(_text(lane))] += int(count)
     return {name: counts[name] for name in QUEUES}
 
 

@@ -26,6 +26,9 @@ from typing import Final
 #: Message header: in how many dying workers a message was. Not a key, but spelled once for the same reason.
 DELIVERIES: Final = "epd_deliveries"
 
+#: kombu's mark between a queue's name and a priority step in the name of a lane.
+LANE_SEPARATOR: Final = "\x06\x16"
+
 SESSIONS: Final = "epd:sessions"
 RECEIPTS: Final = "epd:receipts"
 POISON: Final = "epd:poison"
@@ -40,6 +43,16 @@ BEAT_TTL_S: Final = 3
 POISON_TTL_S: Final = 7 * 24 * 3600
 POISON_CAP: Final = 10_000
 POISON_LOCK_TTL_S: Final = 30
+
+
+def lane(queue: str, step: int) -> str:
+    """The lane of a queue's priority step, by kombu's rule: the most urgent one is the queue's own name."""
+    return f"{queue}{LANE_SEPARATOR}{step}" if step else queue
+
+
+def queue_of(lane: str) -> str:
+    """The queue that a lane belongs to."""
+    return lane.split(LANE_SEPARATOR, 1)[0]
 
 
 def unacked(session: str) -> str:

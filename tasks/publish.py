@@ -17,13 +17,9 @@ from kombu.utils.functional import retry_over_time
 from redis.exceptions import RedisError
 
 from epd.contracts.errors import StoreUnavailable
-from epd.contracts.job import Priority
 from epd.contracts.messages import DecodeMessage, EncodeMessage, Envelope, FetchMessage
 from tasks.celery import app
-from tasks.queues import DECODE, ENCODE, FETCH
-
-#: Kombu's Redis serves the lower number first; the numbers are the ``priority_steps`` of ``celeryconfig``.
-PRIORITIES = {Priority.INTERACTIVE: 0, Priority.BULK: 5}
+from tasks.queues import DECODE, ENCODE, FETCH, PRIORITY_STEPS
 
 #: A message outlives its deadline by this many seconds, so that a worker can still finish its item as
 #: expired; after that nobody asks for the item, and Celery drops the message.
@@ -73,7 +69,7 @@ def task_options(stage: str, message: Envelope, now: float) -> dict[str, Any]:
     return {
         "task_id": task_id(stage, message),
         "root_id": message.job_id,
-        "priority": PRIORITIES[message.priority],
+        "priority": PRIORITY_STEPS[message.priority],
         "expires": max(1.0, message.deadline - now + EXPIRY_GRACE),
         "headers": {**message.trace, ENQUEUED_AT: now},
     }

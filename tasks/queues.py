@@ -10,9 +10,17 @@ from typing import Any
 
 from celery.signals import celeryd_after_setup, celeryd_init
 
+from epd.contracts.job import Priority
+
 FETCH = "fetch"
 DECODE = "decode"
 ENCODE = "encode"
+
+#: All of them, in pipeline order.
+QUEUES = (FETCH, DECODE, ENCODE)
+
+#: The step of each priority. Kombu's Redis serves the lower number first; every step is a list of its own.
+PRIORITY_STEPS = {Priority.INTERACTIVE: 0, Priority.BULK: 5}
 
 
 def connect_queue_rules() -> None:
@@ -39,7 +47,7 @@ def refuse_encode_in_ordinary_pools(instance: Any, **_: Any) -> None:
 def consumed_kinds(app: Any) -> tuple[str, ...]:
     """The queues of ours that this process consumes, in pipeline order."""
     consumed = app.amqp.queues.consume_from
-    return tuple(name for name in (FETCH, DECODE, ENCODE) if name in consumed)
+    return tuple(name for name in QUEUES if name in consumed)
 
 
 def _is_batching(pool_cls: Any) -> bool:

@@ -164,7 +164,7 @@ class Channel(QueueChannel):
         return len(popped)
 
     def _deliver_one(self, parcel: Parcel, lane: str) -> None:
-        queue = _queue_of(lane, self.sep)
+        queue = broker_keys.queue_of(lane)
         if queue not in self.connection._callbacks:
             self.session.ledger.give_back([parcel.receipt], crashed=False)
             return
@@ -232,7 +232,3 @@ class Channel(QueueChannel):
         with self.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:
             ring(pipe, lane)
             pipe.execute()
-
-
-def _queue_of(lane: str, separator: str) -> str:
-    return lane.rsplit(separator, 1)[0]

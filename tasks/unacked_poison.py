@@ -16,9 +16,6 @@ from tasks import broker_keys
 
 logger = logging.getLogger(__name__)
 
-#: kombu's mark between a queue's name and a priority step in the name of a list.
-LANE_SEPARATOR = "\x06\x16"
-
 #: Most messages handled in one go, so that the warden comes back to its watch.
 MOST_AT_ONCE = 16
 
@@ -83,8 +80,7 @@ def log_poison(message: PoisonMessage) -> None:
 def parse_poison(frame: bytes) -> PoisonMessage:
     """Undo the frame of the poison list: delivery count, lane and raw message, a line each."""
     deliveries, lane, raw = frame.split(b"\n", 2)
-    queue = lane.decode().split(LANE_SEPARATOR, 1)[0]
-    return PoisonMessage(queue=queue, deliveries=int(deliveries), raw=raw)
+    return PoisonMessage(queue=broker_keys.queue_of(lane.decode()), deliveries=int(deliveries), raw=raw)
 
 
 def drain_poison(client: redis.Redis, hook: PoisonHook) -> bool:

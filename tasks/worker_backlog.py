@@ -9,18 +9,14 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from epd.contracts.errors import StoreUnavailable
-from tasks.publish import ENQUEUED_AT, PRIORITIES
-from tasks.queues import DECODE, ENCODE, FETCH
-from tasks.unacked_poison import LANE_SEPARATOR
+from tasks import broker_keys
+from tasks.publish import ENQUEUED_AT
+from tasks.queues import PRIORITY_STEPS, QUEUES
 
 
 def lanes() -> list[str]:
     """The broker's lists of our queues: one a queue and priority."""
-    return [
-        f"{queue}{LANE_SEPARATOR}{step}" if step else queue
-        for queue in (FETCH, DECODE, ENCODE)
-        for step in PRIORITIES.values()
-    ]
+    return [broker_keys.lane(queue, step) for queue in QUEUES for step in PRIORITY_STEPS.values()]
 
 
 def oldest_queued(app: Any) -> float | None:

