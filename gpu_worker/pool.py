@@ -26,6 +26,7 @@ from epd.contracts.errors import EpdError
 from gpu_worker.delivery import Delivery, ReadyOutcome
 from gpu_worker.engine.slot import DropReason
 from gpu_worker.mailbox import HubMailbox
+from gpu_worker.request import EncodeRequest
 from gpu_worker.service import EncodeService, open_service
 from gpu_worker.verdict import Fate, Verdict
 from tasks.process import process_context
@@ -68,6 +69,7 @@ class BatchPool(BasePool):
         task = self.app.tasks[BATCHED]
         task.run = self._outcome.body
         task.throws = (EpdError,)
+        task.Request = EncodeRequest
         task_revoked.connect(self._on_revoked, weak=False, dispatch_uid="epd.pool.revoked")
         worker_ready.connect(self._on_worker_ready, weak=False, dispatch_uid="epd.pool.ready")
         self._service = self._opened()

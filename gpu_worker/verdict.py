@@ -26,3 +26,8 @@ class Verdict:
     fate: Fate
     summary: dict[str, str | int | float] = field(default_factory=dict)
     error: EpdError | None = None
+
+    @property
+    def text(self) -> str:
+        """The summary as one line: ``key=... tokens=257 forward_s=0.012``."""
+        return " ".join(f"{name}={value}" for name, value in self.summary.items())

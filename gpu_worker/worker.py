@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from celery.utils.nodenames import default_nodename, host_format
 
+from gpu_worker.event_batches import EventBatches
 from gpu_worker.options import Options
 from gpu_worker.pool import COLD_STOP, BatchPool
 from gpu_worker.service import EncodeService, open_service
@@ -37,6 +38,7 @@ def consume(service: EncodeService, node: str, celery: Sequence[str] = ()) -> No
     BatchPool.service = service
     own = ["worker", "-P", "custom", "-Q", ENCODE, "-n", node, "-c", "1", "-l", settings.log_level]
     own += ["--prefetch-multiplier", str(settings.worker_prefetch), "--without-gossip", "--without-mingle"]
+    app.steps["consumer"].add(EventBatches)
     try:
         app.worker_main([*own, *celery])
     finally:

@@ -10,7 +10,7 @@ import redis
 from tasks import broker_keys
 from tasks.broker_scripts import ring
 
-_TICK = 0.005
+_TICK = 0.02
 _LIMIT = 60.0
 
 #: Where stock kombu keeps what workers hold (its default ``unacked_key``).

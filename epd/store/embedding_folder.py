@@ -57,7 +57,7 @@ class EmbeddingFolder:
             BlobSpaceFull: no room is left on the device of the root.
         """
         for attempt in range(_ATTEMPTS):
-            if self._is_good(ref):
+            if self.path(ref.key).exists() and self._is_good(ref):
                 return
             try:
                 self._write(ref, data, header)

@@ -1,0 +1,80 @@
+"""The small parts between Celery and the batching pool: times, events, results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from epd.contracts.errors import EncodeFailed
+from gpu_worker.delivery import Delivery, ReadyOutcome
+from gpu_worker.event_batches import EVENTS_A_MESSAGE, EventBatches
+from gpu_worker.request import EncodeRequest, parse_time
+from gpu_worker.verdict import Fate, Verdict
+
+
+def test_times_are_read_as_celery_writes_them() -> None:
+    soon = datetime.now(UTC) + timedelta(seconds=5)
+    assert parse_time(soon.isoformat()) == soon
+    assert parse_time("2030-01-02T03:04:05Z") == datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert parse_time(soon) is soon
+    assert parse_time(None) is None
+    with pytest.raises(ValueError, match="soon"):
+        parse_time("soon")
+    assert EncodeRequest._tzlocal is UTC
+
+
+class Hub:
+    def __init__(self) -> None:
+        self.later: list[tuple[float, Callable[[], None]]] = []
+
+    def call_later(self, delay: float, call: Callable[[], None]) -> None:
+        self.later.append((delay, call))
+
+
+class Dispatcher:
+    buffer_limit = 24
+    flushes = 0
+    on_send_buffered: Any = None
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+
+class Consumer:
+    def __init__(self, hub: Hub | None) -> None:
+        self.hub = hub
+        self.event_dispatcher = Dispatcher()
+
+
+def test_events_gather_and_are_flushed_once_for_all() -> None:
+    hub = Hub()
+    consumer = Consumer(hub)
+    EventBatches(consumer).start(consumer)
+    dispatcher = consumer.event_dispatcher
+    assert dispatcher.buffer_limit == EVENTS_A_MESSAGE
+    for _ in range(3):
+        dispatcher.on_send_buffered()
+    ((delay, flush),) = hub.later
+    assert 0 < delay <= 0.2
+    flush()
+    assert dispatcher.flushes == 1
+    dispatcher.on_send_buffered()
+    assert len(hub.later) == 2, "events that came after the flush wait for one of their own"
+
+
+def test_without_a_hub_celery_sends_each_event_itself() -> None:
+    consumer = Consumer(None)
+    EventBatches(consumer).start(consumer)
+    assert consumer.event_dispatcher.on_send_buffered is None
+
+
+def test_a_verdict_becomes_the_result_or_the_error_of_its_task() -> None:
+    outcome = ReadyOutcome()
+    delivery = Delivery("t/1", None, outcome.body, (), lambda *_: None, lambda *_: None)
+    told = outcome.run(delivery, Verdict("t/1", Fate.ENCODED, {"tokens": 3, "forward_s": 0.5}))
+    assert told == "tokens=3 forward_s=0.5"
+    with pytest.raises(EncodeFailed):
+        outcome.run(delivery, Verdict("t/1", Fate.FAILED, error=EncodeFailed("no")))
