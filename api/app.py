@@ -26,6 +26,7 @@ from epd.store.open import open_store
 from epd.telemetry.fleet import build_registry
 from epd.telemetry.logging import configure_logging
 from epd.telemetry.metrics import api_metrics
+from epd.version import VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ def create_app(
     app = FastAPIOffline(
         title="epd",
         summary="Media in, encoder embeddings and Decode-side metadata out.",
-        version="0.1.0",
+        version=VERSION,
         lifespan=_lifespan,
     )
     app.state.services = services

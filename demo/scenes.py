@@ -37,7 +37,7 @@ def encode_all(client: Client, samples: list[Sample], console: Console) -> JobAn
     job = client.wait(job.job_id, DEADLINE)
     seconds = time.monotonic() - start
     console.print(
-        job_table(job, title=f"First run: {len(samples)} items in {seconds:.1f} s, uploads included")
+        job_table(job, title=f"First run: {len(samples)} items in {seconds:.2f} s, uploads included")
     )
     checks.require_done(job)
     checks.require_fresh(job)
@@ -56,7 +56,7 @@ def encode_again(client: Client, samples: list[Sample], first: JobAnswer, consol
     job = client.encode([sample.as_item() for sample in samples], deadline=DEADLINE, wait=DEADLINE)
     seconds = time.monotonic() - start
     console.print(
-        job_table(job, title=f"Second run: {len(samples)} items in {seconds:.1f} s, uploads included")
+        job_table(job, title=f"Second run: {len(samples)} items in {seconds:.2f} s, uploads included")
     )
     checks.require_done(job)
     checks.require_same_from_cache(first, job)

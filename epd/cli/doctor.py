@@ -11,8 +11,10 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
 
+from epd.cli.redis_probe import server_info, without_password
+from epd.cli.tables import plain_table
 from epd.config import Config, EncoderConfig, load_config
 from epd.contracts.errors import SettingsError
 from epd.settings import Settings, settings
@@ -35,12 +37,12 @@ _OLDEST_REDIS = 7
 
 def doctor() -> None:
     """Check Redis, ffmpeg, the device, the encoders and disk space. Exit code 1 when something is missing."""
-    table = Table("", "what", "found", header_style="bold")
+    table = plain_table("", "what", "found")
     well = True
     for name, check in _checks(settings()):
         fine, found = _run(check)
         well &= fine
-        table.add_row("[green]ok[/green]" if fine else "[red]missing[/red]", name, found)
+        table.add_row("[green]ok[/green]" if fine else "[red]missing[/red]", escape(name), escape(found))
     Console().print(table)
     if not well:
         raise typer.Exit(1)
@@ -70,14 +72,10 @@ def _checks(current: Settings) -> Iterator[tuple[str, Callable[[], Finding]]]:
 
 
 def _redis(url: str) -> Finding:
-    import redis
-
     try:
-        with redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2) as client:
-            info = client.info("server")
-    except redis.RedisError as error:
-        return _embedded_server(f"none at {_without_password(url)} ({type(error).__name__})")
-    return _server(info, _without_password(url))
+        return _server(server_info(url), without_password(url))
+    except ConnectionError as error:
+        return _embedded_server(f"none at {without_password(url)} ({error})")
 
 
 def _server(info: Mapping[str, Any], place: str) -> Finding:
@@ -87,10 +85,6 @@ def _server(info: Mapping[str, Any], place: str) -> Finding:
     if int(str(info["redis_version"]).split(".", 1)[0]) < _OLDEST_REDIS:
         return False, f"{found}: older than {_OLDEST_REDIS}.0"
     return True, found
-
-
-def _without_password(url: str) -> str:
-    return url.rsplit("@", 1)[-1]
 
 
 def _embedded_server(reason: str) -> Finding:
@@ -122,8 +116,10 @@ def _device() -> Finding:
 
 
 def _config(path: Path) -> Finding:
+    if not path.is_file():
+        return False, f"no file {path.absolute()}; EPD_CONFIG names another, or start in its folder"
     config: Config = load_config(path)
-    return True, f"{path}: {len(config.models)} models, default {config.default_model}"
+    return True, f"{path}: models {', '.join(config.models)}; default {config.default_model}"
 
 
 def _encoder(encoder: EncoderConfig) -> Finding:

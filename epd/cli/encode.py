@@ -13,12 +13,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from epd.cli.jobs import encode_all
-from epd.cli.output import item_line, item_table, save_item
+from epd.cli.output import error_lines, item_line, item_table, save_item
 from epd.cli.server import UrlOption, connect
 from epd.client.items import is_url
 from epd.contracts.answers import ItemAnswer
 from epd.contracts.errors import InvalidRequest
-from epd.contracts.job import State
+from epd.contracts.job import Priority, State
+from epd.contracts.media import Modality
 
 
 def encode(  # noqa: PLR0917  typer reads the signature
@@ -28,13 +29,16 @@ def encode(  # noqa: PLR0917  typer reads the signature
     ],
     url: UrlOption = None,
     type_: Annotated[
-        str | None, typer.Option("--type", help="image, video or audio, where the name does not tell.")
+        Modality | None, typer.Option("--type", help="Of all the sources, where their names do not tell.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="A model of the server; default: its own.")] = None,
-    priority: Annotated[str, typer.Option(help="interactive or bulk.")] = "interactive",
+    priority: Annotated[Priority, typer.Option(help="Bulk work waits for interactive work.")] = (
+        Priority.INTERACTIVE
+    ),
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, in order.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for <name>.safetensors and <name>.json of each item.")
+        Path | None,
+        typer.Option(help="Folder for <number>-<name>.safetensors and .json (metadata) of each item."),
     ] = None,
 ) -> None:
     """Encode media and show tokens, shapes and times. Exit code 1 when an item failed."""
@@ -60,9 +64,18 @@ def encode(  # noqa: PLR0917  typer reads the signature
             if as_json:
                 print(item_line(name, item), flush=True)
     if not as_json:
-        Console().print(item_table(done))
+        _show(done, out)
     if any(item.state is not State.DONE for _, item in done):
         raise typer.Exit(1)
+
+
+def _show(done: list[tuple[str, ItemAnswer]], out: Path | None) -> None:
+    console = Console()
+    console.print(item_table(done))
+    if out is not None:
+        console.print(f"embeddings and metadata are in {out}/", markup=False, highlight=False)
+    for line in error_lines(done):
+        console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 def expand(sources: Iterable[str], stdin: Iterable[str]) -> Iterator[str]:

@@ -11,12 +11,16 @@ from itertools import islice
 from epd.client import Client
 from epd.contracts.answers import ItemAnswer, JobAnswer
 from epd.contracts.errors import CallerFault
-from epd.contracts.job import FINAL_STATES, ErrorInfo, State
+from epd.contracts.job import FINAL_STATES, ErrorInfo, Priority, State
 from epd.contracts.media import Modality
 
 _ITEMS_A_JOB = 8
 _JOBS_AT_ONCE = 4
 _POLL_PERIOD = 0.1
+
+
+class RefusedItem(ItemAnswer):
+    """An item that was refused before it became part of a job; its ``type`` means nothing."""
 
 
 @dataclass(slots=True)
@@ -32,9 +36,9 @@ def encode_all(
     client: Client,
     names: list[str],
     *,
-    type_: str | None,
+    type_: Modality | None,
     model: str | None,
-    priority: str,
+    priority: Priority,
     on_done: Callable[[int], None],
 ) -> Iterator[tuple[str, ItemAnswer]]:
     """Encode paths and URLs; yields (name, answer) in order, and tells how many are final so far."""
@@ -64,7 +68,7 @@ def _refresh(client: Client, running: deque[_Running]) -> None:
 
 
 def _submit(
-    client: Client, group: list[str], type_: str | None, model: str | None, priority: str
+    client: Client, group: list[str], type_: Modality | None, model: str | None, priority: Priority
 ) -> _Running:
     try:
         return _Running(group, client.submit(group, type=type_, model=model, priority=priority))
@@ -86,5 +90,5 @@ def _joined(client: Client, singles: list[_Running]) -> JobAnswer:
 
 
 def _refused(error: CallerFault) -> JobAnswer:
-    item = ItemAnswer(index=0, type=Modality.IMAGE, state=State.FAILED, error=ErrorInfo.of(error))
+    item = RefusedItem(index=0, type=Modality.IMAGE, state=State.FAILED, error=ErrorInfo.of(error))
     return JobAnswer(job_id="", model="", state=State.FAILED, items=(item,))

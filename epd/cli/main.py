@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from epd.cli.doctor import doctor
 from epd.cli.encode import encode
@@ -13,6 +15,7 @@ from epd.cli.status import models, status
 from epd.cli.up import up
 from epd.client import Unreachable
 from epd.contracts.errors import CallerFault, EpdError, SettingsError
+from epd.version import VERSION
 
 #: Exit codes of every command.
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
@@ -23,6 +26,24 @@ typer_app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"epd {VERSION}")
+        raise typer.Exit
+
+
+@typer_app.callback(help=typer_app.info.help)
+def _options(
+    _: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Options of the command itself; each command has its own."""
+
+
 for command in (encode, status, models, doctor, up):
     typer_app.command()(command)
 
@@ -32,7 +53,10 @@ def app() -> None:
     try:
         typer_app()
     except EpdError as error:
-        Console(stderr=True).print(f"[red]{error.code}[/red]: {error.message}", highlight=False, markup=True)
+        text = f"[red]{error.code}[/red]: {escape(error.message)}"
+        Console(stderr=True).print(text, highlight=False, soft_wrap=True)
+        if isinstance(error, Unreachable):
+            print("`epd up` starts a stack; --url names another server", file=sys.stderr)
         sys.exit(_exit_code(error))
     except KeyboardInterrupt:
         sys.exit(130)

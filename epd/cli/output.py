@@ -9,37 +9,49 @@ from urllib.parse import urlsplit
 
 from rich.table import Table
 
+from epd.cli.jobs import RefusedItem
+from epd.cli.tables import add_part, parts_table
 from epd.client import Client
 from epd.client.items import is_url
 from epd.contracts.answers import ItemAnswer, PartAnswer
 
+_ERRORS_SHOWN = 20
+_NAME_SHOWN = 60
+
 
 def item_line(name: str, item: ItemAnswer) -> str:
     """One JSON line: the name that was asked for, and the item's answer."""
-    return json.dumps({"source": name, **item.model_dump(mode="json", exclude_none=True)})
+    unknown = {"type"} if isinstance(item, RefusedItem) else None
+    return json.dumps({"source": name, **item.model_dump(mode="json", exclude_none=True, exclude=unknown)})
 
 
 def item_table(done: Iterable[tuple[str, ItemAnswer]]) -> Table:
     """A row for each item, and one for each track."""
-    table = Table("item", "type", "state", "tokens", "shape", "cached", "seconds", header_style="bold")
+    table = parts_table()
     for name, item in done:
-        table.add_row(_short(name), *_cells(item))
+        add_part(table, _short(name), item, type_="-" if isinstance(item, RefusedItem) else None)
         for track in item.tracks:
-            table.add_row("  └ track", *_cells(track))
+            add_part(table, f"  {track.type} track", track)
     return table
 
 
-def _cells(part: PartAnswer) -> Iterator[str]:
-    yield part.type
-    yield part.error.code if part.error else part.state
-    yield str(part.embedding.shape[0]) if part.embedding else "-"
-    yield "x".join(map(str, part.embedding.shape)) if part.embedding else "-"
-    yield "yes" if part.cached else "no"
-    yield " ".join(f"{stage} {seconds:.3f}" for stage, seconds in part.timings.items())
+def error_lines(done: Iterable[tuple[str, ItemAnswer]]) -> Iterator[str]:
+    """What went wrong, a line for each part that failed; bounded, for all of a long list may be bad."""
+    errors = [line for name, item in done for line in _errors(name, item)]
+    yield from errors[:_ERRORS_SHOWN]
+    if len(errors) > _ERRORS_SHOWN:
+        yield f"... and {len(errors) - _ERRORS_SHOWN} more errors; --json shows all"
+
+
+def _errors(name: str, item: ItemAnswer) -> Iterator[str]:
+    for part in (item, *item.tracks):
+        if part.error is not None:
+            whose = _short(name) if part is item else f"{_short(name)} {part.type} track"
+            yield f"{whose}: {part.error.code}: {part.error.message}"
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 40 else f"…{name[-39:]}"
+    return name if len(name) <= _NAME_SHOWN else f"…{name[1 - _NAME_SHOWN :]}"
 
 
 def save_item(client: Client, folder: Path, number: int, name: str, item: ItemAnswer) -> None:

@@ -52,7 +52,9 @@ def free_port(wanted: int = 0) -> int:
         try:
             probe.bind(("127.0.0.1", wanted))
         except OSError as error:
-            raise SettingsError(f"port {wanted} is in use") from error
+            raise SettingsError(
+                f"port {wanted} is in use (another stack?); EPD_API_PORT and EPD_FLOWER_PORT choose others"
+            ) from error
         port: int = probe.getsockname()[1]
         return port
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from epd.cli.server import UrlOption, connect
+from epd.cli.tables import plain_table
 from epd.contracts.answers import ModelsAnswer, StatusAnswer
 
 JsonOption = Annotated[bool, typer.Option("--json", help="The server's own answer.")]
@@ -23,16 +24,14 @@ def status(url: UrlOption = None, as_json: JsonOption = False) -> None:
         print(answer.model_dump_json(indent=2))
         return
     console = Console()
-    console.print(_workers(answer))
-    console.print(_queues(answer))
+    console.print(_workers(answer), "")
+    console.print(_queues(answer), "")
     console.print(f"cache: {answer.cache_entries} embeddings, {_mib(answer.cache_bytes, answer.cache_limit)}")
     console.print(f"blobs: {_mib(answer.blob_bytes, answer.blob_limit)}")
 
 
 def _workers(answer: StatusAnswer) -> Table:
-    table = Table(
-        "worker", "kind", "pid", "ready", "last beat", "encoders", title="workers", title_justify="left"
-    )
+    table = plain_table("worker", "kind", "pid", "ready", "last beat", "encoders", title="workers")
     for worker in answer.workers:
         ready = "yes" if worker.ready else "no"
         encoders = ", ".join(worker.encoders)
@@ -41,7 +40,7 @@ def _workers(answer: StatusAnswer) -> Table:
 
 
 def _queues(answer: StatusAnswer) -> Table:
-    table = Table("queue", "waiting", "unacked", title="queues", title_justify="left")
+    table = plain_table("queue", "waiting", "unacked", title="queues")
     for queue in answer.queues:
         table.add_row(queue.name, str(queue.waiting), str(queue.unacked))
     return table
@@ -59,12 +58,12 @@ def models(url: UrlOption = None, as_json: JsonOption = False) -> None:
         print(answer.model_dump_json(indent=2))
         return
     console = Console()
-    console.print(_models(answer))
+    console.print(_models(answer), "")
     console.print(_encoders(answer))
 
 
 def _models(answer: ModelsAnswer) -> Table:
-    table = Table("model", "image", "video", "audio", title="models", title_justify="left")
+    table = plain_table("model", "image", "video", "audio", title="models")
     for model in answer.models:
         name = f"{model.name} (default)" if model.default else model.name
         table.add_row(name, model.image or "-", model.video or "-", model.audio or "-")
@@ -73,7 +72,7 @@ def _models(answer: ModelsAnswer) -> Table:
 
 def _encoders(answer: ModelsAnswer) -> Table:
     columns = ("encoder", "family", "ready", "types", "hidden", "dtype", "device", "parameters")
-    table = Table(*columns, title="encoders", title_justify="left")
+    table = plain_table(*columns, title="encoders")
     for encoder in answer.encoders:
         ready = "yes" if encoder.ready else "no"
         if (card := encoder.card) is None:
@@ -84,7 +83,7 @@ def _encoders(answer: ModelsAnswer) -> Table:
             str(card.hidden),
             card.dtype,
             card.device,
-            f"{card.parameters:,}",
+            f"{card.parameters / 1e6:.1f} M",
         )
         table.add_row(encoder.name, encoder.family, ready, *facts)
     return table

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from epd.cli.parts import StackOptions, port_is_free
+from epd.cli.redis_probe import require_server
 from epd.cli.stack import Stack
 from epd.settings import given_settings, settings
 
@@ -31,14 +32,15 @@ def up(
     """Run API, workers, Flower and (unless EPD_BROKER_URL names one) an embedded Valkey server."""
     console = Console()
     given = given_settings()
-    broker = given.get("EPD_BROKER_URL")
+    for name in _SERVERS & given.keys():
+        require_server(name, given[name])
     options = StackOptions(
         config=settings().config,
         data_dir=data_dir,
         api_port=settings().api_port,
         flower_port=settings().flower_port if flower else None,
         redis_port=_REDIS_PORT if port_is_free(_REDIS_PORT) else 0,
-        broker_url=broker,
+        broker_url=given.get("EPD_BROKER_URL"),
         store_url=given.get("EPD_STORE_URL"),
         fetch_threads=fetch_threads,
         decode_processes=decode_processes,
@@ -54,25 +56,44 @@ def up(
             stack.wait_ready(progress=lambda text: spinner.update(f"starting: {text}"), give_up=ended)
         if not ended.is_set():
             _announce(console, stack)
-        while not ended.wait(1.0):
-            pass
+        _watch(console, stack, ended)
         console.print("stopping …")
+        _env_file(stack).unlink(missing_ok=True)
     console.print("stopped")
 
 
 #: Settings that the stack decides itself, from the options made above.
 _OWN = frozenset({"EPD_BROKER_URL", "EPD_STORE_URL", "EPD_CONFIG", "EPD_API_PORT"})
+#: Settings that name a server which has to run already.
+_SERVERS = frozenset({"EPD_BROKER_URL", "EPD_STORE_URL"})
 
 
 def _announce(console: Console, stack: Stack) -> None:
-    environment = stack.options.data_dir / "env"
     lines = [f"export {name}={shlex.quote(value)}" for name, value in sorted(stack.settings.items())]
-    environment.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    console.print(f"API     {stack.api_url}    docs {stack.api_url}/docs")
+    _env_file(stack).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    console.print(f"API     {stack.api_url}    docs {stack.api_url}/docs", soft_wrap=True)
     if stack.flower_url is not None:
-        console.print(f"Flower  {stack.flower_url}")
-    console.print(f"Logs    {stack.options.data_dir / 'logs'}")
-    console.print(
-        f"More workers, in another terminal: source {environment} && celery -A tasks worker -Q fetch"
-    )
+        console.print(f"Flower  {stack.flower_url}", soft_wrap=True)
+    console.print(f"Logs    {stack.options.data_dir / 'logs'}", soft_wrap=True)
+    source = f"source {shlex.quote(str(_env_file(stack)))}"
+    console.print("More workers, in another terminal:", soft_wrap=True)
+    console.print(f"        {source} && celery -A tasks worker -Q decode -n decode2@%h", soft_wrap=True)
     console.print("Ctrl-C stops all of it.")
+
+
+def _env_file(stack: Stack) -> Path:
+    """The settings of the running stack, for a shell to source. It goes when the stack stops."""
+    return stack.options.data_dir / "env"
+
+
+def _watch(console: Console, stack: Stack, ended: threading.Event) -> None:
+    """Until the end, tell of each part that had to be started anew."""
+    told = {name: stack.restarts(name) for name in stack.names()}
+    while not ended.wait(1.0):
+        for name in stack.names():
+            if (restarts := stack.restarts(name)) != told[name]:
+                told[name] = restarts
+                log = stack.options.data_dir / "logs" / f"{name}.log"
+                console.print(
+                    f"{name} ended and was started anew (no. {restarts}); see {log}", soft_wrap=True
+                )

@@ -35,7 +35,8 @@ def prepare(item: ItemLike, type_: str | None = None) -> Prepared:
     text = str(item)
     if is_url(text):
         return Prepared({"type": type_ or guess_type(text), "url": text})
-    return Prepared({"type": type_ or guess_type(text)}, upload=_existing(Path(text)))
+    upload = _existing(Path(text))  # before its type: a folder or a missing file has none to be asked for
+    return Prepared({"type": type_ or guess_type(text)}, upload=upload)
 
 
 def _from_mapping(body: dict[str, Any], type_: str | None) -> Prepared:
@@ -61,11 +62,13 @@ def guess_type(name: str) -> str:
         found = mimetypes.guess_type(path)[0] or ""
         family = _MORE_TYPES.get(Path(path).suffix.lower()) or found.split("/", 1)[0]
     if family not in set(Modality):
-        raise InvalidRequest(f"cannot tell the type of {name[:200]!r}: say image, video or audio")
+        raise InvalidRequest(f"cannot tell the type of {name[:200]!r}: give one of {', '.join(Modality)}")
     return family
 
 
 def _existing(path: Path) -> Path:
+    if path.is_dir():
+        raise InvalidRequest(f"{path} is a folder; name its files, as in '{path / '*'}'")
     if not path.is_file():
         raise InvalidRequest(f"no such file: {path}")
     return path

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from epd.cli import parts
 from epd.cli.encode import expand
-from epd.cli.output import item_line, item_table
 from epd.cli.parts import (
     StackOptions,
     free_port,
@@ -19,10 +17,7 @@ from epd.cli.parts import (
     sweep_media_dirs,
 )
 from epd.cli.stack import Stack
-from epd.contracts.answers import EmbeddingAnswer, ItemAnswer, PartAnswer
 from epd.contracts.errors import InvalidRequest, SettingsError
-from epd.contracts.job import State
-from epd.contracts.media import Modality
 
 pytestmark = pytest.mark.unit
 
@@ -38,29 +33,6 @@ def test_names_come_from_arguments_globs_and_standard_input(tmp_path: Path) -> N
 def test_a_glob_without_a_match_is_an_error() -> None:
     with pytest.raises(InvalidRequest, match=r"nothing-\*"):
         list(expand(["nothing-*.png"], []))
-
-
-def video() -> ItemAnswer:
-    embedding = EmbeddingAnswer(key="k", shape=(4, 8), dtype="float32", nbytes=128, url="/v1/embeddings/k")
-    track = PartAnswer(type=Modality.AUDIO, state=State.DONE, embedding=embedding)
-    return ItemAnswer(
-        index=0,
-        type=Modality.VIDEO,
-        state=State.DONE,
-        embedding=embedding,
-        tracks=(track,),
-        timings={"fetch": 0.1},
-    )
-
-
-def test_a_line_is_json_with_the_name_that_was_asked_for() -> None:
-    line = json.loads(item_line("v.mp4", video()))
-    assert line["source"] == "v.mp4"
-    assert line["tracks"][0]["embedding"]["shape"] == [4, 8]
-
-
-def test_the_table_has_a_row_for_each_track() -> None:
-    assert item_table([("v.mp4", video())]).row_count == 2
 
 
 def test_a_port_in_use_is_refused_by_number() -> None:

@@ -53,6 +53,10 @@ def test_a_path_is_uploaded_and_a_url_is_not(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(errors.InvalidRequest, match=r"gone\.png"):
         prepare(tmp_path / "gone.png")
+    with pytest.raises(errors.InvalidRequest, match="no such file"):
+        prepare(tmp_path / "gone")  # and its type is not asked for
+    with pytest.raises(errors.InvalidRequest, match="is a folder"):
+        prepare(tmp_path)
 
 
 def test_a_mapping_keeps_its_fields_and_bytes_become_base64() -> None:

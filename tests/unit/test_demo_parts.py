@@ -15,7 +15,8 @@ from demo.batches import Encoded, summed
 from demo.leftovers import Traces, shm_names
 from demo.photo_server import served_photo
 from demo.samples import MEDIA, demo_samples, reference_texts
-from demo.table import COLUMNS, job_table
+from demo.table import job_table
+from epd.cli.tables import TIME_COLUMNS
 from epd.contracts import timings
 from epd.contracts.answers import EmbeddingAnswer, ItemAnswer, JobAnswer, PartAnswer, Usage, WorkerAnswer
 from epd.contracts.job import ErrorInfo, State
@@ -53,12 +54,12 @@ def test_the_table_shows_items_tracks_and_failures() -> None:
     rows = {row.split()[0]: row.split() for row in _text(job).splitlines() if row.strip()}
     assert rows["clip"] == ["clip", "video", "2056", "2056x384", "no", "1", "-", "300", "-", "1000"]
     assert rows["audio"] == ["audio", "track", "audio", "1500", "1500x384", "yes", *"-----"]
-    assert rows["#1"][:4] == ["#1", "image", "-", "corrupt_media"]
+    assert rows["#1"][:4] == ["#1", "image", "-", "failed"]
     assert max(map(len, _text(job).splitlines())) <= 80
 
 
 def test_every_stage_time_has_a_column() -> None:
-    assert sorted(stage for stages in COLUMNS.values() for stage in stages) == sorted(timings.ALL)
+    assert sorted(stage for stages in TIME_COLUMNS.values() for stage in stages) == sorted(timings.ALL)
 
 
 def test_samples_exist_and_have_their_words() -> None:

@@ -1,0 +1,112 @@
+"""What the command shows of items: tables, error lines, JSON lines, and its own errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from epd.cli.jobs import RefusedItem
+from epd.cli.output import error_lines, item_line, item_table
+from epd.cli.redis_probe import require_server
+from epd.contracts.answers import EmbeddingAnswer, ItemAnswer, PartAnswer
+from epd.contracts.errors import SettingsError
+from epd.contracts.job import ErrorInfo, State
+from epd.contracts.media import Modality
+from epd.version import VERSION
+
+pytestmark = pytest.mark.unit
+
+
+def video() -> ItemAnswer:
+    embedding = EmbeddingAnswer(key="k", shape=(4, 8), dtype="float32", nbytes=128, url="/v1/embeddings/k")
+    track = PartAnswer(type=Modality.AUDIO, state=State.DONE, embedding=embedding)
+    return ItemAnswer(
+        index=0,
+        type=Modality.VIDEO,
+        state=State.DONE,
+        embedding=embedding,
+        tracks=(track,),
+        timings={"fetch": 0.1},
+    )
+
+
+def test_a_line_is_json_with_the_name_that_was_asked_for() -> None:
+    line = json.loads(item_line("v.mp4", video()))
+    assert line["source"] == "v.mp4"
+    assert line["tracks"][0]["embedding"]["shape"] == [4, 8]
+
+
+def failed(message: str = "m") -> ItemAnswer:
+    error = ErrorInfo(code="corrupt_media", message=message, retryable=False)
+    return ItemAnswer(index=0, type=Modality.IMAGE, state=State.FAILED, error=error)
+
+
+def drawn(done: Iterable[tuple[str, ItemAnswer]]) -> list[str]:
+    console = Console(file=StringIO(), width=80, record=True)
+    console.print(item_table(done))
+    return console.export_text().splitlines()
+
+
+def test_the_table_has_a_row_for_each_track_and_fits_into_80_columns() -> None:
+    lines = drawn([("v.mp4", video()), ("x/" * 20 + "[c].png", failed())])
+    rows = [line.split() for line in lines]
+    assert ["v.mp4", "video", "4", "4x8", "no", "100", *"----"] in rows
+    assert ["audio", "track", "audio", "4", "4x8", "no", *"-----"] in rows
+    assert max(map(len, lines)) <= 80
+    assert "[c].png" in "".join(line.split(" ")[0] for line in lines)  # no markup, and nothing cut off
+
+
+def test_what_failed_is_told_with_its_message_and_a_long_list_is_cut() -> None:
+    track = PartAnswer(type=Modality.AUDIO, state=State.FAILED, error=failed("no sound").error)
+    silent = video().model_copy(update={"tracks": (track,)})
+    lines = list(error_lines([("a.png", failed("bad [IDAT]")), ("v.mp4", silent)]))
+    assert lines == ["a.png: corrupt_media: bad [IDAT]", "v.mp4 audio track: corrupt_media: no sound"]
+    many = list(error_lines([("a.png", failed())] * 30))
+    assert len(many) == 21
+    assert "10 more" in many[-1]
+
+
+def test_an_item_that_no_job_took_has_no_type() -> None:
+    refused = RefusedItem(index=0, type=Modality.IMAGE, state=State.FAILED, error=failed().error)
+    assert "type" not in json.loads(item_line("x", refused))
+    assert ["x", "-", "-", "failed", *"------"] in [line.split() for line in drawn([("x", refused)])]
+
+
+def epd(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "epd.cli.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_command_tells_its_version() -> None:
+    assert epd("--version").stdout.strip() == f"epd {VERSION}"
+
+
+def test_a_server_that_is_not_there_is_exit_code_3_and_says_what_to_do() -> None:
+    run = epd("status", "--url", "http://127.0.0.1:9")
+    assert run.returncode == 3
+    assert "epd up" in run.stderr
+
+
+def test_an_unknown_type_is_a_usage_error() -> None:
+    run = epd("encode", "x.png", "--type", "text", "--url", "http://127.0.0.1:9")
+    assert run.returncode == 2
+    assert "audio" in run.stderr
+
+
+def test_an_error_keeps_its_brackets() -> None:
+    run = epd("encode", "[/x]/*.png", "--url", "http://127.0.0.1:9")
+    assert run.returncode == 2
+    assert "[/x]/*.png" in run.stderr
+
+
+def test_a_stack_does_not_wait_for_a_server_that_is_gone() -> None:
+    with pytest.raises(SettingsError, match=r"EPD_STORE_URL.*127\.0\.0\.1:9") as caught:
+        require_server("EPD_STORE_URL", "redis://me:secret@127.0.0.1:9/1")
+    assert "secret" not in str(caught.value)
+    require_server("EPD_BROKER_URL", "redis+socket:///nowhere.sock")  # Celery's own form: left to Celery
