@@ -90,6 +90,7 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(default=96 * MIB, ge=1)
     max_wait: float = Field(default=300, gt=0)
     max_queue_items: int = Field(default=10_000, ge=1)
+    max_queue_bytes: int = Field(default=64 * GIB, ge=1)
     flower_port: int = Field(default=5555, ge=0, le=65535)
     log_level: str = "INFO"
 

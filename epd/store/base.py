@@ -14,12 +14,13 @@ from typing import BinaryIO, Protocol
 
 from epd.contracts.card import EncoderCard
 from epd.contracts.errors import EpdError
-from epd.contracts.job import JobRecord, JobView, Notice, PartId, PartRecord, Stage
+from epd.contracts.job import JobRecord, JobView, Notice, PartId, PartRecord, Priority, Stage
 from epd.contracts.media import BlobRef
 from epd.contracts.metadata import EmbeddingRef, Entry
-from epd.store.values import BlobKind, Claim, Completed, Heartbeat, SourceMemo, StoreStats, Waiter
+from epd.store.values import BlobKind, Claim, Completed, Heartbeat, Load, SourceMemo, StoreStats, Waiter
 
 __all__ = [
+    "Admissions",
     "BlobKind",
     "Blobs",
     "Cards",
@@ -30,6 +31,7 @@ __all__ = [
     "Heartbeat",
     "Heartbeats",
     "Jobs",
+    "Load",
     "Notices",
     "SourceMemo",
     "Sources",
@@ -142,6 +144,26 @@ class Jobs(Protocol):
 
     def close(self, job_id: str, record: PartRecord) -> bool:
         """Make every part that is not final this record (cancelled or expired). False: no such job."""
+        ...
+
+
+class Admissions(Protocol):
+    """The bound on what is in flight: a job holds its items from admission until its parts are final.
+
+    Whatever ends a part gives its share back in the same step. What dies on the way keeps nothing for long:
+    a job that is gone, final or past its time is found within half a minute.
+    """
+
+    def admit(self, job_id: str, ask: Load, *, priority: Priority, until: float) -> bool:
+        """Hold a job's items and bytes until Unix time ``until`` at most; False when they do not fit."""
+        ...
+
+    def release(self, job_id: str) -> None:
+        """Hold nothing for a job that was not started after all."""
+        ...
+
+    def held(self, priority: Priority | None = None) -> Load:
+        """What is held by all jobs, or by those of one priority."""
         ...
 
 
@@ -258,6 +280,7 @@ class Store:
     embeddings: Embeddings
     flights: Flights
     jobs: Jobs
+    admissions: Admissions
     blobs: Blobs
     cards: Cards
     sources: Sources

@@ -11,6 +11,9 @@ epd:pin:{key}             string  as long as asked for            who hands an e
 epd:flight:{key}          string  flight_lease, renewed           the waiter that flies
 epd:flight:{key}:waiters  hash    job deadline                    claimers; completion removes
 epd:flights               zset    one member an open flight       claimers; completion and reaper remove
+epd:load                  hash    as long as any job holds        api admits; final parts give back
+epd:load:jobs             hash    one field a job that holds      api admits; job's end, or its check
+epd:load:checks           zset    one member a job that holds     the same
 epd:src:{source key}      string  embedding_ttl                   fetch
 epd:media:{media id}      string  media_ttl                       api upload
 epd:encoder:{name}        string  one an encoder of the config    GPU worker
@@ -29,6 +32,9 @@ LRU_BYTES = "epd:lru:bytes"
 LRU_SIZES = "epd:lru:sizes"
 FLIGHTS = "epd:flights"
 WORKERS = "epd:workers"
+LOAD = "epd:load"
+LOAD_JOBS = "epd:load:jobs"
+LOAD_CHECKS = "epd:load:checks"
 
 JOB_PREFIX = "epd:job:"
 EMBEDDING_PREFIX = "epd:emb:"

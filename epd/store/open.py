@@ -6,6 +6,7 @@ from epd.settings import Settings
 from epd.store.base import Store
 from epd.store.blob_folder import FileBlobs, UploadRecords
 from epd.store.embedding_folder import EmbeddingFolder
+from epd.store.memory.admissions import MemoryAdmissions
 from epd.store.memory.embeddings import MemoryEmbeddings
 from epd.store.memory.flights import MemoryFlights
 from epd.store.memory.index import MemoryIndex
@@ -13,12 +14,14 @@ from epd.store.memory.jobs import MemoryJobs
 from epd.store.memory.notices import MemoryNotices
 from epd.store.memory.records import MemoryCards, MemoryHeartbeats, MemorySources, MemoryUploads
 from epd.store.memory.state import MemoryState
+from epd.store.redis.admissions import RedisAdmissions
 from epd.store.redis.connection import Connection
 from epd.store.redis.embeddings import RedisEmbeddings
 from epd.store.redis.flights import RedisFlights
 from epd.store.redis.jobs import RedisJobs
 from epd.store.redis.notices import RedisNotices
 from epd.store.redis.records import RedisCards, RedisHeartbeats, RedisSources, RedisUploads
+from epd.store.values import AdmissionBound
 
 
 def open_store(settings: Settings) -> Store:
@@ -42,6 +45,7 @@ def open_store(settings: Settings) -> Store:
         embeddings=RedisEmbeddings(connection, folder, limit=settings.embedding_bytes),
         flights=flights,
         jobs=RedisJobs(connection, job_ttl=settings.job_ttl),
+        admissions=RedisAdmissions(connection, _bound(settings)),
         blobs=_blobs(settings, RedisUploads(connection, ttl=settings.media_ttl)),
         cards=RedisCards(connection),
         sources=RedisSources(connection, ttl=settings.embedding_ttl),
@@ -60,12 +64,17 @@ def open_memory_store(settings: Settings) -> Store:
         embeddings=MemoryEmbeddings(state, index, folder),
         flights=MemoryFlights(state, index, folder, lease=settings.flight_lease, job_ttl=settings.job_ttl),
         jobs=MemoryJobs(state, job_ttl=settings.job_ttl),
+        admissions=MemoryAdmissions(state, _bound(settings)),
         blobs=_blobs(settings, MemoryUploads(ttl=settings.media_ttl)),
         cards=MemoryCards(),
         sources=MemorySources(ttl=settings.embedding_ttl),
         heartbeats=MemoryHeartbeats(ttl=settings.heartbeat_ttl),
         notices=MemoryNotices(state),
     )
+
+
+def _bound(settings: Settings) -> AdmissionBound:
+    return AdmissionBound(settings.max_queue_items, settings.max_queue_bytes)
 
 
 def _blobs(settings: Settings, uploads: UploadRecords) -> FileBlobs:

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from epd.contracts.job import PartId
+from epd.contracts.job import PartId, Priority
 from epd.contracts.metadata import Entry
 from epd.contracts.wire import Wire
 
@@ -37,6 +37,31 @@ class Completed:
     job_id: str
     part: PartId
     timings: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Items, and bytes of their media files as far as they are known."""
+
+    items: int
+    nbytes: int
+
+
+#: The part of the bound that bulk jobs may fill together, so that an interactive one always finds room.
+BULK_SHARE = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionBound:
+    """The most that jobs may hold together; bulk jobs among them no more than their share."""
+
+    items: int
+    nbytes: int
+
+    def of(self, priority: Priority) -> Load:
+        """The bound of the jobs of one priority; that of interactive ones is the whole."""
+        share = BULK_SHARE if priority is Priority.BULK else 1.0
+        return Load(max(1, int(self.items * share)), max(1, int(self.nbytes * share)))
 
 
 class SourceMemo(Wire):

@@ -1,6 +1,7 @@
 -- Library: parts of jobs.
--- Touches JOB..job (hash, never created here); publishes to EVENTS..watcher.
+-- Touches JOB..job (hash, never created here) and what lib_load names; publishes to EVENTS..watcher.
 -- Fields of the hash: see epd/store/redis/jobs.py.
+--@use load
 
 local function announce(job_id, part, state, stage, job_final)
   local watchers = redis.call('HGET', JOB .. job_id, 'watchers')
@@ -19,7 +20,9 @@ local function finish_part(job_id, part, state, record, job_ttl)
   if redis.call('HEXISTS', job, 'part:' .. part) == 0 then return 0 end
   if redis.call('HSETNX', job, 'final:' .. part, '1') == 0 then return 0 end
   redis.call('HSET', job, 'part:' .. part, record)
-  local job_final = redis.call('HINCRBY', job, 'open', -1) <= 0
+  local open = redis.call('HINCRBY', job, 'open', -1)
+  settle_load(job_id, math.max(0, open))
+  local job_final = open <= 0
   if job_final then redis.call('PEXPIRE', job, job_ttl) end
   announce(job_id, part, state, nil, job_final)
   return 1

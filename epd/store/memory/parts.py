@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from epd.contracts.job import FINAL_STATES, Notice, PartRecord, Stage, State
+from epd.store.memory.admissions import settle_load
 from epd.store.memory.state import JobState, MemoryState
 
 
@@ -41,6 +42,7 @@ def finish_part(state: MemoryState, job_id: str, part: str, record: PartRecord, 
     if job is None or part not in job.parts or job.parts[part].state in FINAL_STATES:
         return False
     job.parts[part] = record
+    settle_load(state, job_id, sum(one.state not in FINAL_STATES for one in job.parts.values()))
     over = is_final(job)
     if over:
         job.ends_at = time.time() + job_ttl

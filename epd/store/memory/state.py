@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
-from epd.contracts.job import JobRecord, Notice, PartRecord, State
+from epd.contracts.job import JobRecord, Notice, PartRecord, Priority, State
 
 #: Notices kept for a watcher between two calls of ``listen``; older ones are dropped.
 MAX_NOTICES = 10_000
@@ -44,6 +44,17 @@ class Flight:
     waiters: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class HeldLoad:
+    """What one admitted job holds. Times are Unix seconds: the end of it, and when it is looked at next."""
+
+    priority: Priority
+    items: int
+    nbytes: int
+    ends_at: float
+    check_at: float
+
+
 class MemoryState:
     """Shared by the parts of one in-memory store. Hold ``lock`` to read or write anything."""
 
@@ -55,6 +66,7 @@ class MemoryState:
         self.entries: OrderedDict[str, IndexEntry] = OrderedDict()
         self.flights: dict[str, Flight] = {}
         self.pins: dict[str, float] = {}
+        self.loads: dict[str, HeldLoad] = {}
         self.notices: dict[str, deque[Notice]] = {}
 
     def job(self, job_id: str) -> JobState | None:

@@ -1,8 +1,8 @@
 """The Lua scripts of ``epd/store/lua``, by name, each with its libraries and key names put before it.
 
 A script's first lines name its KEYS, ARGV and the keys it touches. A line ``--@use name`` asks for
-``lib_name.lua``. Key names come from ``epd.store.keys``: Lua spells none. Scripts find the jobs of a flight's
-waiters by themselves, so they need one server: Redis Cluster is not supported.
+``lib_name.lua``, in a library too. Key names come from ``epd.store.keys``: Lua spells none. Scripts find the
+jobs of a flight's waiters by themselves, so they need one server: Redis Cluster is not supported.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class Script(StrEnum):
     JOB_ADD_PART = "job_add_part"
     JOB_FINISH = "job_finish"
     JOB_CLOSE = "job_close"
+    LOAD_ADMIT = "load_admit"
+    LOAD_RELEASE = "load_release"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +59,18 @@ def load_scripts() -> dict[Script, ScriptText]:
 
 def _read(script: Script) -> ScriptText:
     body = (_FOLDER / f"{script}.lua").read_text(encoding="utf-8")
-    libraries = [(_FOLDER / f"lib_{name}.lua").read_text(encoding="utf-8") for name in _USE.findall(body)]
-    source = "\n".join([_key_names(), *libraries, body])
+    source = "\n".join([_key_names(), *_libraries(body), body])
     # sha1 is what EVALSHA asks for; it protects nothing here.
     return ScriptText(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+def _libraries(text: str) -> list[str]:
+    """The libraries that a text asks for, each once, after those that it asks for itself."""
+    found: dict[str, None] = {}
+    for name in _USE.findall(text):
+        library = (_FOLDER / f"lib_{name}.lua").read_text(encoding="utf-8")
+        found |= dict.fromkeys([*_libraries(library), library])
+    return list(found)
 
 
 def _key_names() -> str:
@@ -76,5 +86,8 @@ def _key_names() -> str:
         "LRU_BYTES": keys.LRU_BYTES,
         "LRU_SIZES": keys.LRU_SIZES,
         "FLIGHTS": keys.FLIGHTS,
+        "LOAD": keys.LOAD,
+        "LOAD_JOBS": keys.LOAD_JOBS,
+        "LOAD_CHECKS": keys.LOAD_CHECKS,
     }
     return "\n".join(f"local {name} = '{value}'" for name, value in names.items())
