@@ -22,8 +22,6 @@ from epd.contracts.metadata import Metadata
 
 T = TypeVar("T")
 
-_ROUND_WAIT = 30.0
-_SLACK = 15.0
 _UPLOAD_CHUNK = 1 << 18
 
 
@@ -58,7 +56,7 @@ class AsyncClient:
     ) -> JobAnswer:
         """Encode items and wait for all of them; see ``Client.encode``."""
         end = time.monotonic() + wait
-        first = min(wait, _ROUND_WAIT)
+        first = min(wait, calls.ROUND_WAIT)
         job = await self._start(items, type, model=model, priority=priority, deadline=deadline, wait=first)
         if job.state in FINAL_STATES:
             return job
@@ -88,7 +86,7 @@ class AsyncClient:
     ) -> JobAnswer:
         bodies = [await self._uploaded(prepare(item, type_)) for item in items]
         call = calls.start_job(bodies, model=model, wait=wait, priority=priority, deadline=deadline)
-        return await self._send(call, extra_time=wait)
+        return await self._send(call, wait=wait)
 
     async def _uploaded(self, item: Prepared) -> dict[str, Any]:
         if item.upload is None:
@@ -157,10 +155,8 @@ class AsyncClient:
         """Workers, queue depths and cache size."""
         return await self._send(calls.get_status())
 
-    async def _send(self, call: Call[T], extra_time: float = 0.0) -> T:
-        options: dict[str, Any] = {"json": call.json, "params": dict(call.params)}
-        if extra_time:
-            options["timeout"] = httpx.Timeout(self._http.timeout.connect, read=extra_time + _SLACK)
+    async def _send(self, call: Call[T], wait: float = 0.0) -> T:
+        options = calls.request_options(call, wait, self._http.timeout)
         for tries in range(len(calls.RETRY_DELAYS) + 1):
             answer = await self._request(call.method, call.path, **options)
             delay = calls.retry_delay(answer, tries)

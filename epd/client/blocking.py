@@ -21,12 +21,9 @@ from epd.contracts.metadata import Metadata
 
 T = TypeVar("T")
 
-_ROUND_WAIT = 30.0  # one request waits at most this long, so that a dead connection is noticed
-_SLACK = 15.0
-
 
 class Client:
-    """Talks to one API server. ``timeout`` bounds every single request, in seconds.
+    """Talks to one API server. ``timeout`` bounds every single request, in seconds, beside its own wait.
 
     Every method raises ``Unreachable`` when no server answers, and otherwise the error class of
     ``epd.contracts.errors`` that the server named.
@@ -63,7 +60,7 @@ class Client:
             DeadlineExceeded: not all items were final within ``wait`` seconds; the job goes on.
         """
         end = time.monotonic() + wait
-        first = min(wait, _ROUND_WAIT)
+        first = min(wait, calls.ROUND_WAIT)
         job = self._start(items, type, model=model, priority=priority, deadline=deadline, wait=first)
         if job.state in FINAL_STATES:
             return job
@@ -93,7 +90,7 @@ class Client:
     ) -> JobAnswer:
         bodies = [self._uploaded(prepare(item, type_)) for item in items]
         call = calls.start_job(bodies, model=model, wait=wait, priority=priority, deadline=deadline)
-        return self._send(call, extra_time=wait)
+        return self._send(call, wait=wait)
 
     def _uploaded(self, item: Prepared) -> dict[str, Any]:
         if item.upload is None:
@@ -161,10 +158,8 @@ class Client:
         """Workers, queue depths and cache size."""
         return self._send(calls.get_status())
 
-    def _send(self, call: Call[T], extra_time: float = 0.0) -> T:
-        options: dict[str, Any] = {"json": call.json, "params": dict(call.params)}
-        if extra_time:
-            options["timeout"] = httpx.Timeout(self._http.timeout.connect, read=extra_time + _SLACK)
+    def _send(self, call: Call[T], wait: float = 0.0) -> T:
+        options = calls.request_options(call, wait, self._http.timeout)
         for tries in range(len(calls.RETRY_DELAYS) + 1):
             answer = self._request(call.method, call.path, **options)
             delay = calls.retry_delay(answer, tries)

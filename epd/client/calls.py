@@ -22,6 +22,8 @@ M = TypeVar("M", bound=BaseModel)
 
 #: Seconds before tries when the server says 429 or 503 without a Retry-After; their number bounds the tries.
 RETRY_DELAYS = (0.2, 0.5, 1.0, 2.0)
+#: One request waits at most this many seconds for its job, so that a dead connection is noticed.
+ROUND_WAIT = 30.0
 _RETRY_STATUS = frozenset({429, 503})
 _LONGEST_RETRY_AFTER = 10.0
 _POLL_DELAYS = (0.05, 0.1, 0.2, 0.4)
@@ -110,6 +112,13 @@ def read_event_line(line: str) -> EventAnswer | None:
     if not line.startswith("data:"):
         return None
     return EventAnswer.model_validate_json(line[5:].strip())
+
+
+def request_options(call: Call[Any], wait: float, usual: httpx.Timeout) -> dict[str, Any]:
+    """What httpx is given beside method and path; one that waits for its job may take so much longer."""
+    read = None if usual.read is None else usual.read + wait
+    timeout = httpx.Timeout(connect=usual.connect, read=read, write=usual.write, pool=usual.pool)
+    return {"json": call.json, "params": dict(call.params), "timeout": timeout}
 
 
 def retry_delay(answer: httpx.Response, tries: int) -> float | None:
