@@ -15,15 +15,15 @@ from workers.frames import SampledFrames
 from workers.image import animation_frames, has_cover, open_image
 from workers.limits import DecodeLimits
 from workers.sampling import Timeline, choose_frames
+from workers.signatures import Kind
 from workers.sink import write_all
-from workers.sniff import Sniffed
 
 #: Browsers show a frame without a duration for a tenth of a second.
 _DEFAULT_SECONDS = 0.1
 
 
 def sample_animation(
-    path: Path, *, sniffed: Sniffed, rules: VideoRules, limits: DecodeLimits, out: Path
+    path: Path, *, sniffed: Kind, rules: VideoRules, limits: DecodeLimits, out: Path
 ) -> SampledFrames:
     """Write the sampled frames of an animation to ``out``.
 

@@ -16,7 +16,7 @@ from epd.contracts.errors import BlobSpaceFull, CorruptMedia, EmptyMedia, MediaT
 from workers.ffmpeg import FfmpegRun, file_argument, input_options, run_ffmpeg
 from workers.limits import DecodeLimits
 from workers.probe import AudioTrack, probe
-from workers.sniff import Sniffed
+from workers.signatures import Kind
 
 _BYTES = 4  # of one float32 sample
 _SLACK = 0.05  # seconds that codecs may pad or trim
@@ -36,7 +36,7 @@ class DecodedAudio:
 
 
 def decode_audio(
-    path: Path, *, sniffed: Sniffed, sample_rate: int, limits: DecodeLimits, out: Path
+    path: Path, *, sniffed: Kind, sample_rate: int, limits: DecodeLimits, out: Path
 ) -> DecodedAudio:
     """Write the first audio track to ``out``.
 
@@ -74,7 +74,7 @@ def _promised_seconds(path: Path, track: AudioTrack) -> float:
 
 
 def audio_arguments(
-    path: Path, sniffed: Sniffed, track: AudioTrack, sample_rate: int, seconds: float
+    path: Path, sniffed: Kind, track: AudioTrack, sample_rate: int, seconds: float
 ) -> list[str]:
     """The ffmpeg arguments: float first, then the mean, then the rate, so nothing is rounded or clipped."""
     share = 1.0 / track.channels

@@ -15,8 +15,9 @@ from workers.image import read_image
 from workers.limits import DecodeLimits
 from workers.probe import AudioTrack, probe
 from workers.sampling import effective_rules
+from workers.signatures import Kind
 from workers.sink import write_all
-from workers.sniff import Sniffed, sniff
+from workers.sniff import sniff
 from workers.video import sample_video
 
 Rules = AudioRules | VideoRules | None
@@ -57,7 +58,7 @@ def audio_track(path: Path, *, limits: DecodeLimits) -> AudioTrack | None:
     return probe(path, sniffed=sniffed, limits=limits).audio
 
 
-def _checked_type(path: Path, modality: Modality) -> Sniffed:
+def _checked_type(path: Path, modality: Modality) -> Kind:
     sniffed = sniff(path)
     if modality not in sniffed.carries:
         raise UnsupportedMedia(f"{sniffed.mime} cannot be read as {modality.value}")
@@ -66,7 +67,7 @@ def _checked_type(path: Path, modality: Modality) -> Sniffed:
 
 def _as_modality(
     path: Path,
-    sniffed: Sniffed,
+    sniffed: Kind,
     modality: Modality,
     rules: Rules,
     options: ItemOptions,
@@ -83,7 +84,7 @@ def _as_modality(
     raise Internal(f"decode rules {type(rules).__name__} given for {modality.value}")
 
 
-def _image(path: Path, sniffed: Sniffed, limits: DecodeLimits, out: Path) -> RawImage:
+def _image(path: Path, sniffed: Kind, limits: DecodeLimits, out: Path) -> RawImage:
     image = read_image(path, format_name=sniffed.format, max_pixels=limits.image_pixels, hold=limits.hold)
     height, width, _ = image.pixels.shape
     with out.open("wb") as sink:
@@ -97,7 +98,7 @@ def _image(path: Path, sniffed: Sniffed, limits: DecodeLimits, out: Path) -> Raw
     )
 
 
-def _frames(path: Path, sniffed: Sniffed, rules: VideoRules, limits: DecodeLimits, out: Path) -> RawFrames:
+def _frames(path: Path, sniffed: Kind, rules: VideoRules, limits: DecodeLimits, out: Path) -> RawFrames:
     sample = sample_animation if sniffed.modality is Modality.IMAGE else sample_video
     taken = sample(path, sniffed=sniffed, rules=rules, limits=limits, out=out)
     # qwen-vl-utils' sample_fps: frames taken over the whole duration, not over their own distances.
@@ -116,7 +117,7 @@ def _frames(path: Path, sniffed: Sniffed, rules: VideoRules, limits: DecodeLimit
     )
 
 
-def _audio(path: Path, sniffed: Sniffed, rules: AudioRules, limits: DecodeLimits, out: Path) -> RawAudio:
+def _audio(path: Path, sniffed: Kind, rules: AudioRules, limits: DecodeLimits, out: Path) -> RawAudio:
     sound = decode_audio(path, sniffed=sniffed, sample_rate=rules.sample_rate, limits=limits, out=out)
     return RawAudio(
         blob=_blob(out), samples=sound.samples, sample_rate=rules.sample_rate, partial=sound.partial

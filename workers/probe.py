@@ -15,7 +15,7 @@ from epd.contracts.errors import CorruptMedia, MediaTooLarge
 from workers.ffmpeg import file_argument, input_options
 from workers.limits import DecodeLimits
 from workers.sampling import Timeline
-from workers.sniff import Sniffed
+from workers.signatures import Kind
 
 if TYPE_CHECKING:
     from av.audio.stream import AudioStream
@@ -58,7 +58,7 @@ class MediaFacts:
     timeline: Timeline
 
 
-def probe(path: Path, *, sniffed: Sniffed, limits: DecodeLimits, with_timeline: bool = False) -> MediaFacts:
+def probe(path: Path, *, sniffed: Kind, limits: DecodeLimits, with_timeline: bool = False) -> MediaFacts:
     """Read the tracks of a file, and on demand the time of every video frame.
 
     Raises ``CorruptMedia`` for a container that cannot be read (cut off before its index, for one) and

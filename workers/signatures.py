@@ -13,7 +13,10 @@ from epd.contracts.media import Modality
 
 
 class Kind(NamedTuple):
-    """A format: what it is for, its MIME type, its decoder's name, and what it may hold."""
+    """A format. ``format`` is Pillow's format name, or ffmpeg's demuxer name.
+
+    ``modality`` is what the container is usually for; ``carries`` is all that it may hold.
+    """
 
     modality: Modality
     mime: str

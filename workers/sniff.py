@@ -6,7 +6,6 @@ would take a playlist for a video and open what it names.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from epd.contracts.errors import EmptyMedia, UnsupportedMedia
@@ -26,33 +25,20 @@ _HEAD = 4096
 _TS_PACKET = 188
 
 
-@dataclass(frozen=True)
-class Sniffed:
-    """The type of some bytes. ``format`` is Pillow's format name, or ffmpeg's demuxer name.
-
-    ``modality`` is what the container is usually for; ``carries`` is all that it may hold.
-    """
-
-    modality: Modality
-    mime: str
-    format: str
-    carries: frozenset[Modality]
-
-
-def sniff(path: Path) -> Sniffed:
+def sniff(path: Path) -> Kind:
     """Tell the type of a file; raises ``EmptyMedia`` or ``UnsupportedMedia``."""
     with path.open("rb") as file:
         return sniff_bytes(file.read(_HEAD))
 
 
-def sniff_bytes(head: bytes) -> Sniffed:
+def sniff_bytes(head: bytes) -> Kind:
     """Tell the type from the first bytes (4096 suffice); raises ``EmptyMedia`` or ``UnsupportedMedia``."""
     if not head:
         raise EmptyMedia("the media holds no bytes")
     kind = _by_container(head) or _by_magic(head) or _by_frames(head)
     if kind is None:
         raise UnsupportedMedia(_refusal(head))
-    return Sniffed(kind.modality, kind.mime, kind.format, kind.carries)
+    return kind
 
 
 def _by_magic(head: bytes) -> Kind | None:

@@ -26,8 +26,8 @@ from workers.limits import DecodeLimits
 from workers.probe import MediaFacts, VideoTrack, probe
 from workers.reports import report_to
 from workers.sampling import Timeline, choose_frames
+from workers.signatures import Kind
 from workers.sink import write_all
-from workers.sniff import Sniffed
 
 _PASSES = 4
 _LEAF = 8
@@ -35,7 +35,7 @@ _SLACK = 0.5  # seconds by which a header's duration may be off without anything
 
 
 def sample_video(
-    path: Path, *, sniffed: Sniffed, rules: VideoRules, limits: DecodeLimits, out: Path
+    path: Path, *, sniffed: Kind, rules: VideoRules, limits: DecodeLimits, out: Path
 ) -> SampledFrames:
     """Write the frames that ``rules`` take to ``out``.
 
@@ -67,7 +67,7 @@ class _Decoder:
     """One video to decode, once or more often. ``frame_bytes``: what one frame is taken for."""
 
     path: Path
-    sniffed: Sniffed
+    sniffed: Kind
     track: VideoTrack
     limits: DecodeLimits
     out: Path
