@@ -1,9 +1,8 @@
 -- Asks for an embedding.
 -- KEYS: none by name. ARGV: embedding key, job, part, message, lease in ms.
--- Reads EMB..key, JOB..job (its TTL); touches what lib_flight names.
+-- Reads EMB..key, JOB..job (its TTL); touches FLIGHT..key, its waiters and FLIGHTS.
 -- Returns "hit", "owned" or "waiting".
---@use job
---@use flight
+--@use clock
 local key, job_id, part, message, lease = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 if redis.call('EXISTS', EMB .. key) == 1 then return 'hit' end
 local field, flight = job_id .. '/' .. part, FLIGHT .. key

@@ -2,6 +2,7 @@
 -- KEYS: none by name. ARGV: embedding key, entry, metadata, TTL in ms, bytes,
 --   job and part that made it, its record, the record of the others, job TTL in ms.
 -- Touches what lib_lru, lib_flight and lib_job name. Returns the number of parts finished.
+--@use clock
 --@use job
 --@use flight
 local key, entry, metadata, ttl, bytes = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])

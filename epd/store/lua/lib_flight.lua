@@ -1,11 +1,6 @@
 -- Library: flights and those who wait for them. A waiter is the field "job/part" of the waiters hash.
 -- Touches FLIGHT..key (string), FLIGHT..key..WAITERS_SUFFIX (hash), FLIGHTS (zset).
 
-local function now_ms()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
-
 local function split_waiter(field)
   local cut = string.find(field, '/', 1, true)
   return string.sub(field, 1, cut - 1), string.sub(field, cut + 1)

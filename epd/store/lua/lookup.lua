@@ -2,8 +2,7 @@
 -- KEYS: none by name. ARGV: embedding keys.
 -- Reads EMB..key, META..key; writes LRU (members that are there only).
 -- Returns entry, metadata, entry, metadata ... (false where missing).
---@use job
---@use flight
+--@use clock
 local now = now_ms()
 local found = {}
 for index, key in ipairs(ARGV) do

@@ -1,6 +1,7 @@
 -- Finds flights whose lease is over and gives one message of each.
 -- KEYS: none by name. ARGV: most flights, lease in ms.
 -- Touches what lib_flight names. Returns messages. A flight given is due again one lease later.
+--@use clock
 --@use job
 --@use flight
 local most, lease = tonumber(ARGV[1]), tonumber(ARGV[2])

@@ -1,8 +1,7 @@
 -- Keeps embeddings from being evicted for a while; a longer pin is not shortened.
 -- KEYS: none by name. ARGV: lease in ms, then embedding keys.
 -- Reads EMB..key; writes PIN..key (string) and LRU (members that are there only). Returns 1 or 0 for each key.
---@use job
---@use flight
+--@use clock
 local lease, now = tonumber(ARGV[1]), now_ms()
 local pinned = {}
 for index = 2, #ARGV do

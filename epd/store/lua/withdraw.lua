@@ -1,6 +1,7 @@
 -- Takes one waiter out of a flight.
 -- KEYS: none by name. ARGV: embedding key, job, part, lease in ms.
 -- Touches what lib_flight names. Returns the message of a waiter that should fly now, or false.
+--@use clock
 --@use job
 --@use flight
 local key, field, lease = ARGV[1], ARGV[2] .. '/' .. ARGV[3], tonumber(ARGV[4])
