@@ -1,8 +1,8 @@
-"""Row order of the Qwen2.5-VL vision tower: which patches share an attention window, decided on the host.
+"""Row order of the Qwen-VL vision towers: which patches attend to which, decided on the host.
 
-Most blocks attend inside square windows of a frame. Rows are kept in window order through all blocks and put
-back at the end. Windows of one size are put side by side (any order gives the same result), because equal
-neighbours go through one dense call on a CPU.
+In Qwen2.5-VL most blocks attend inside square windows of a frame. Rows are kept in window order through all
+blocks and put back at the end. Windows of one size are put side by side (any order gives the same result),
+because equal neighbours go through one dense call on a CPU. The other families keep reading order.
 """
 
 from __future__ import annotations
@@ -13,6 +13,17 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class PlainLayout:
+    """Several items in reading order of their merge cells, without windows.
+
+    ``positions`` int64 [rows, 2]: (y, x) of each patch; ``frames``: rows of each frame.
+    """
+
+    positions: Tensor
+    frames: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,10 +67,11 @@ def frame_layout(grid_h: int, grid_w: int, merge: int, window: int) -> FrameLayo
     rank[by_size] = torch.arange(by_size.numel())
     order = torch.argsort(rank[owner], stable=True)
     windows = tuple(int(size) * merge * merge for size in sizes[by_size])
-    return FrameLayout(order, windows, _positions(grid_h, grid_w, merge)[order].flatten(0, 1))
+    return FrameLayout(order, windows, cell_positions(grid_h, grid_w, merge)[order].flatten(0, 1))
 
 
-def _positions(grid_h: int, grid_w: int, merge: int) -> Tensor:
+@lru_cache(maxsize=512)
+def cell_positions(grid_h: int, grid_w: int, merge: int) -> Tensor:
     """(y, x) of the patches of each merge cell in reading order: int64 [cells, merge * merge, 2]."""
     y, x = torch.meshgrid(torch.arange(grid_h), torch.arange(grid_w), indexing="ij")
     grid = torch.stack([y, x], dim=-1).view(grid_h // merge, merge, grid_w // merge, merge, 2)
@@ -82,3 +94,10 @@ def pack(grids: Sequence[tuple[int, int, int]], merge: int, window: int) -> Pack
     restore = torch.empty_like(order)
     restore[order] = torch.arange(cells)
     return PackedLayout(order, restore, torch.cat(positions), tuple(frames), tuple(windows))
+
+
+def pack_plain(grids: Sequence[tuple[int, int, int]], merge: int) -> PlainLayout:
+    """Layout of items with these (time, height, width) grids, in order, without windows."""
+    positions = [cell_positions(h, w, merge).flatten(0, 1).repeat(steps, 1) for steps, h, w in grids]
+    frames = [h * w for steps, h, w in grids for _ in range(steps)]
+    return PlainLayout(torch.cat(positions), tuple(frames))

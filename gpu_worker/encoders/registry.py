@@ -14,7 +14,12 @@ from gpu_worker.encoders.loading import LoadRequest
 from gpu_worker.encoders.precision import resolve_device, resolve_dtype
 
 #: Module under ``gpu_worker.encoders`` for each family; imported when asked for.
-FAMILIES = {"dinov2": "dinov2", "qwen2_5_vl": "qwen2_5_vl", "whisper": "whisper"}
+FAMILIES = {
+    "dinov2": "dinov2",
+    "qwen2_5_vl": "qwen2_5_vl",
+    "qwen2_vl": "qwen2_vl",
+    "whisper": "whisper",
+}
 
 
 def load_encoder(name: str, config: EncoderConfig) -> Encoder:

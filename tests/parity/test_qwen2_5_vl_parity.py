@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,44 +10,36 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
-from epd.contracts.media import RawMedia
 from gpu_worker.encoders.base import Encoder
+from tests.parity.qwen_kit import (
+    SIZES,
+    TEXT,
+    image_item,
+    make_felt,
+    processed,
+    random_sizes,
+    video_patches,
+)
 from tests.unit.tiny_checkpoints import NO_OPTIONS, random_picture, raw_frames, raw_image
 
 MEDIA = Path(__file__).parents[2] / "examples" / "media"
 BOUNDS = {"min_pixels": 3136, "max_pixels": 12845056}
-#: (height, width); the small ones are shared/cases IMG-16 to IMG-20.
-SIZES = [
-    (8, 1600),
-    (28, 26),
-    (27, 332),
-    (30, 305),
-    (1, 1),
-    (1, 150),
-    (3, 240),
-    (333, 500),
-    (300, 410),
-    (57, 800),
-]
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """A folder as ``save_pretrained`` writes it, and the model. Weights are large enough to be felt."""
     torch.manual_seed(0)
-    text = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     vision = {"depth": 4, "hidden_size": 80, "intermediate_size": 120, "num_heads": 4, "out_hidden_size": 32}
     config = Qwen2_5_VLConfig(
-        text_config=text | {"num_key_value_heads": 2, "vocab_size": 100},
+        text_config=TEXT,
         vision_config=vision | {"fullatt_block_indexes": [1, 3]},
     )
     model = Qwen2_5_VLForConditionalGeneration(config).eval()
-    for weight in model.model.visual.parameters():
-        torch.nn.init.normal_(weight, mean=0.0 if weight.dim() > 1 else 0.5, std=0.1)
+    make_felt(model.model.visual)
     folder = tmp_path_factory.mktemp("qwen")
     model.save_pretrained(folder)
     Qwen2VLImageProcessorPil(**BOUNDS).save_pretrained(folder)
@@ -65,21 +56,8 @@ def ours(checkpoint: tuple[Path, Any], load: Callable[..., Encoder]) -> Encoder:
     return load("qwen2_5_vl", checkpoint[0])
 
 
-def image_item(height: int, width: int) -> tuple[RawMedia, Tensor]:
-    return raw_image(height, width), random_picture(height, width, seed=height * width)
-
-
-def processed(processor: Any, pictures: list[Tensor]) -> Any:
-    arrays = [picture.numpy() for picture in pictures]
-    return processor(arrays, input_data_format="channels_last", return_tensors="pt")
-
-
 def test_grids_are_equal_for_500_random_sizes(ours: Encoder) -> None:
-    chooser = random.Random(5)
-    for _ in range(500):
-        long = chooser.choice([60, 300, 1500, 6000])
-        height = chooser.randint(1, long)
-        width = chooser.randint(max(1, -(-height // 200)), min(long, 200 * height))
+    for height, width in random_sizes(500):
         size = smart_resize(height, width, 28, 3136, 12845056)
         plan = ours.plan(raw_image(height, width), NO_OPTIONS)
         assert plan.facts.grid_thw == (1, size[0] // 14, size[1] // 14), (height, width)
@@ -92,7 +70,7 @@ def test_grids_and_pixels_are_the_processors(ours: Encoder, processor: Any, heig
     wanted = processed(processor, [picture])
     plan = ours.plan(raw, NO_OPTIONS)
     assert wanted.image_grid_thw.tolist() == [list(plan.facts.grid_thw or ())]
-    got = ours._patches(picture, plan)  # type: ignore[attr-defined]
+    got = ours.patches(picture, plan)  # type: ignore[attr-defined]
     torch.testing.assert_close(got, wanted.pixel_values, atol=1e-5, rtol=0)
 
 
@@ -116,25 +94,6 @@ def test_photos_are_equal(
         rows = checkpoint[1](wanted.pixel_values, grid_thw=wanted.image_grid_thw).pooler_output
     got = encode(ours, [(raw_image(picture.shape[0], picture.shape[1]), picture)])[0]
     assert relative(got, rows) <= 1e-4
-
-
-def video_patches(processor: Any, frames: Tensor) -> tuple[Tensor, Tensor]:
-    """Patches of a video by the image processor's own numbers: each half of a patch is one frame's.
-
-    transformers' video processor needs torchvision. A frame alone gives patches that hold it twice, so the
-    two halves of a pair are taken from the patches of its two frames.
-    """
-    pairs = [frames[i : i + 2] for i in range(0, len(frames), 2)]
-    if len(pairs[-1]) == 1:
-        pairs[-1] = pairs[-1].repeat(2, 1, 1, 1)
-    halves, grid = [], None
-    for pair in pairs:
-        one = processed(processor, list(pair))
-        grid = one.image_grid_thw[0]
-        values = one.pixel_values.view(2, -1, 3, 2, 14 * 14)
-        halves.append(torch.stack([values[0, :, :, 0], values[1, :, :, 1]], dim=2).flatten(1))
-    assert grid is not None
-    return torch.cat(halves), torch.tensor([[len(pairs), int(grid[1]), int(grid[2])]])
 
 
 @pytest.mark.parametrize("frames", [2, 5, 16, 19])

@@ -37,7 +37,11 @@ ITEMS: dict[str, Callable[[], list[Item]]] = {
     "whisper": lambda: [sound(20000, 1), sound(500000, 2), sound(1, 3)],
     "dinov2": lambda: [picture(50, 70), clip(3, 40, 90), picture(1, 1), picture(400, 9)],
     "qwen2_5_vl": lambda: [picture(50, 300), clip(5, 60, 90), picture(1, 1), picture(300, 300)],
+    "qwen2_vl": lambda: [picture(50, 300), clip(5, 60, 90), picture(1, 1), picture(300, 300)],
 }
+
+#: The packed tensor of each family that holds what was heard or seen.
+MEDIA_TENSOR = {"whisper": "mel", "dinov2": "pictures", "qwen2_5_vl": "patches", "qwen2_vl": "patches"}
 
 
 @pytest.fixture(scope="module", params=sorted(FAMILIES))
@@ -86,7 +90,7 @@ def test_a_poisoned_item_spoils_no_other(encoder: Encoder) -> None:
     plans = [encoder.plan(raw, tiny.NO_OPTIONS) for raw, _ in items]
     inputs = encoder.preprocess([data for _, data in items], plans)
     clean = encoder.forward(inputs).split([plan.tokens for plan in plans])
-    name = {"whisper": "mel", "dinov2": "pictures", "qwen2_5_vl": "patches"}[encoder.card.family]
+    name = MEDIA_TENSOR[encoder.card.family]
     rows = inputs.tensors[name].clone()
     rows[: rows.shape[0] * plans[0].cost // sum(plan.cost for plan in plans)] = float("nan")
     spoilt = encoder.forward(replace(inputs, tensors={**inputs.tensors, name: rows}))

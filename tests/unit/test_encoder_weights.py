@@ -27,11 +27,7 @@ def load(family: str, folder: Path, **settings: str) -> Encoder:
 def test_every_family_loads_and_describes_itself(family: str, tmp_path: Path) -> None:
     card = tiny.tiny_encoder(family, tmp_path).card
     assert (card.name, card.family, card.dtype, card.device) == (f"tiny-{family}", family, "float32", "cpu")
-    state = {
-        "whisper": tiny.whisper_state,
-        "dinov2": tiny.dinov2_state,
-        "qwen2_5_vl": tiny.qwen_state,
-    }[family]()
+    state = tiny.TINY[family][1]()
     assert card.parameters == sum(tensor.numel() for tensor in state.values())
     assert card.modalities
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ from torch import Tensor, nn
 
 from epd.config import EncoderConfig
 from epd.contracts.media import BlobRef, ItemOptions, RawAudio, RawFrames, RawImage
+from gpu_worker.encoders.activations import quick_gelu
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.encoders.dinov2_model import Dinov2Shape, Dinov2Tower
 from gpu_worker.encoders.qwen2_5_vl_model import QwenVisionShape, QwenVisionTower
+from gpu_worker.encoders.qwen2_vl_model import Qwen2VisionTower
+from gpu_worker.encoders.qwen_parts import VisionSizes
 from gpu_worker.encoders.registry import load_encoder
 from gpu_worker.encoders.whisper_model import WhisperShape, WhisperTower
 
@@ -49,6 +53,18 @@ QWEN = {
         "spatial_merge_size": 2,
         "window_size": 112,
         "fullatt_block_indexes": [1],
+    }
+}
+QWEN2 = {
+    "vision_config": {
+        "depth": 2,
+        "embed_dim": 32,
+        "mlp_ratio": 2,
+        "num_heads": 4,
+        "hidden_size": 24,
+        "patch_size": 14,
+        "temporal_patch_size": 2,
+        "spatial_merge_size": 2,
     }
 }
 
@@ -95,6 +111,11 @@ def qwen_state() -> dict[str, Tensor]:
     return random_state(QwenVisionTower(shape), "visual.")
 
 
+def qwen2_state() -> dict[str, Tensor]:
+    sizes = VisionSizes(width=32, layers=2, heads=4, hidden=64, out_width=24, patch=14, temporal=2, merge=2)
+    return random_state(Qwen2VisionTower(sizes, quick_gelu), "visual.")
+
+
 def write_checkpoint(folder: Path, config: dict[str, Any], state: dict[str, Tensor]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
@@ -102,12 +123,17 @@ def write_checkpoint(folder: Path, config: dict[str, Any], state: dict[str, Tens
     return folder
 
 
+#: Family to its configuration and a maker of its tensors.
+TINY: dict[str, tuple[dict[str, Any], Callable[[], dict[str, Tensor]]]] = {
+    "whisper": (WHISPER, whisper_state),
+    "dinov2": (DINOV2, dinov2_state),
+    "qwen2_5_vl": (QWEN, qwen_state),
+    "qwen2_vl": (QWEN2, qwen2_state),
+}
+
+
 def tiny_folder(family: str, folder: Path) -> Path:
-    config, state = {
-        "whisper": (WHISPER, whisper_state),
-        "dinov2": (DINOV2, dinov2_state),
-        "qwen2_5_vl": (QWEN, qwen_state),
-    }[family]
+    config, state = TINY[family]
     return write_checkpoint(folder / family, config, state())
 
 

@@ -1,0 +1,92 @@
+"""Family ``qwen2_vl``: images and videos to rows for the Qwen2-VL language model.
+
+Rows and times are those of every Qwen-VL family (``qwen_encoder``). Sizes follow the rules of ``qwen2_5_vl``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gpu_worker.encoders.activations import read_activation
+from gpu_worker.encoders.base import Inputs
+from gpu_worker.encoders.checkpoint import Checkpoint
+from gpu_worker.encoders.loading import LoadRequest, required_int
+from gpu_worker.encoders.qwen2_vl_model import Qwen2VisionTower
+from gpu_worker.encoders.qwen_config import (
+    image_rules,
+    read_scale,
+    read_share_rule,
+    read_video_rules,
+    read_vision_config,
+    require_processors,
+    shared_sizes,
+)
+from gpu_worker.encoders.qwen_encoder import Arrangement, Grid, QwenEncoder
+from gpu_worker.encoders.qwen_layout import pack_plain
+from gpu_worker.encoders.qwen_loading import load_tower, qwen_card
+from gpu_worker.encoders.qwen_parts import Turn, VisionSizes
+from gpu_worker.encoders.segments import Segments, offsets_of
+from gpu_worker.preprocess.normalise import CLIP_SCALE
+
+PREPROCESS_REVISION = "qwen2_vl-1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FrameArm:
+    """The tower of Qwen2-VL: every row attends to its whole frame."""
+
+    tower: Qwen2VisionTower
+    sizes: VisionSizes
+    levels: int = 0
+
+    def arrange(self, grids: Sequence[Grid], device: torch.device) -> Arrangement:
+        """Reading order of merge cells."""
+        layout = pack_plain(grids, self.sizes.merge)
+        return Arrangement(
+            positions=layout.positions,
+            tensors={"frame_offsets": offsets_of(layout.frames, device)},
+            layout={"frames": layout.frames},
+        )
+
+    def rows(self, inputs: Inputs, turn: Turn) -> Tensor:
+        """[cells, out_width]."""
+        frames = Segments(offsets=inputs.tensors["frame_offsets"], lengths=inputs.layout["frames"])
+        rows: Tensor = self.tower(inputs.tensors["patches"], turn, frames)
+        return rows
+
+
+def load(request: LoadRequest) -> QwenEncoder:
+    """Read the vision tower of a Qwen2-VL checkpoint."""
+    checkpoint = request.checkpoint
+    sizes = _sizes(checkpoint)
+    require_processors(checkpoint, sizes)
+    rule = read_share_rule(checkpoint, sizes)
+    with torch.device("meta"):
+        tower = Qwen2VisionTower(sizes, read_activation(read_vision_config(checkpoint), "quick_gelu"))
+    card = qwen_card(
+        request,
+        load_tower(request, tower),
+        family="qwen2_vl",
+        revision=PREPROCESS_REVISION,
+        hidden=sizes.out_width,
+        image=image_rules(rule.image),
+        video=read_video_rules(checkpoint, frame_multiple=sizes.temporal, bounds=rule.frame),
+    )
+    arm = FrameArm(tower=tower, sizes=sizes)
+    return QwenEncoder(card, arm, rule=rule, scale=read_scale(checkpoint, CLIP_SCALE))
+
+
+def _sizes(checkpoint: Checkpoint) -> VisionSizes:
+    """``embed_dim`` is the tower's width; ``hidden_size`` is the language model's."""
+    config = read_vision_config(checkpoint)
+    width = required_int(config, "embed_dim")
+    return VisionSizes(
+        **shared_sizes(config),
+        width=width,
+        hidden=int(width * config.get("mlp_ratio", 4)),
+        out_width=required_int(config, "hidden_size"),
+    )
