@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from api.schemas import EncodeItem, EncodeRequest
+from api.schemas import EncodeItem, EncodeRequest, OnDisconnect
 from api.sources import resolve_source
 from epd.config import Config, ModelConfig
 from epd.contracts.card import EncoderCard
@@ -34,6 +34,7 @@ class Admitted:
     inline: Mapping[str, bytes]
     priority: Priority
     wait: float
+    on_disconnect: OnDisconnect
     created: float
     deadline: float
 
@@ -63,6 +64,7 @@ def admit(request: EncodeRequest, *, config: Config, cards: Cards, settings: Set
         inline=inline,
         priority=request.priority,
         wait=request.wait,
+        on_disconnect=request.on_disconnect,
         created=now,
         deadline=now + (settings.job_deadline if request.deadline is None else request.deadline),
     )

@@ -62,12 +62,13 @@ def create_app(
     config = config or load_config(settings.config)
     configure_logging(settings.log_level)
     store = store or open_store(settings)
-    depth = depth or _broker_depth(settings)
+    depth = depth or _broker_depth()
     registry = build_registry(
         heartbeats=store.heartbeats.alive,
         stats=store.embeddings.stats,
         blob_bytes=store.blobs.used_bytes,
         queues=depth.messages,
+        held=store.admissions.held,
     )
     services = Services(
         settings=settings,
@@ -97,18 +98,20 @@ def create_app(
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    completions: Completions = app.state.services.completions
-    completions.start(asyncio.get_running_loop())
+    services: Services = app.state.services
+    services.completions.start(asyncio.get_running_loop())
+    services.depth.start()
     try:
         yield
     finally:
-        await completions.stop()
+        await asyncio.to_thread(services.depth.stop)
+        await services.completions.stop()
 
 
-def _broker_depth(settings: Settings) -> QueueDepth:
+def _broker_depth() -> QueueDepth:
     from tasks.broker_depth import unacked_messages, waiting_messages
 
-    return QueueDepth(waiting_messages, chunk_items=settings.chunk_items, count_unacked=unacked_messages)
+    return QueueDepth(waiting_messages, count_unacked=unacked_messages)
 
 
 def _celery_publisher() -> Publisher:

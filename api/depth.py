@@ -1,29 +1,47 @@
-"""How many items wait in the broker's queues, asked at most a few times a second."""
+"""How many messages wait in the broker's queues, read by a thread, so that no request waits for it."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
-from threading import Lock
+from threading import Event, Lock, Thread
 
-#: Seconds for which a reading counts.
+from epd.contracts.errors import StoreUnavailable
+
+logger = logging.getLogger(__name__)
+
+#: Seconds for which a reading counts, and between two readings of the thread.
 READING_SECONDS = 0.5
-
+_JOIN_SECONDS = 2.0
 
 #: Asks the broker for messages by queue; raises ``StoreUnavailable``.
 Count = Callable[[], Mapping[str, int]]
 
 
 class QueueDepth:
-    """Items that wait, from message counts by queue; one fetch message holds up to ``chunk_items``."""
+    """Messages by queue. ``start`` keeps the reading fresh until ``stop``."""
 
-    def __init__(self, count: Count, *, chunk_items: int, count_unacked: Count = dict) -> None:
+    def __init__(self, count: Count, *, count_unacked: Count = dict) -> None:
         self._count = count
         self._count_unacked = count_unacked
-        self._chunk_items = chunk_items
         self._lock = Lock()
         self._read_at = float("-inf")
         self._messages: Mapping[str, int] = {}
+        self._trouble: StoreUnavailable | None = None
+        self._stopped = Event()
+        self._thread: Thread | None = None
+
+    def start(self) -> None:
+        """Begin to read, from now on."""
+        self._thread = Thread(target=self._run, name="queue-depth", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; a reading that hangs is left behind."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(_JOIN_SECONDS)
 
     def messages(self) -> Mapping[str, int]:
         """Waiting messages by queue; raises ``StoreUnavailable`` when the broker does not answer."""
@@ -37,9 +55,24 @@ class QueueDepth:
         """Messages that workers hold, by queue, asked anew each time; raises as ``messages`` does."""
         return self._count_unacked()
 
-    def items(self) -> int:
-        """Items that wait, at most; raises as ``messages`` does."""
-        return sum(
-            number * (self._chunk_items if queue == "fetch" else 1)
-            for queue, number in self.messages().items()
-        )
+    def last_total(self) -> int:
+        """Waiting messages of all queues at the last reading. Never waits.
+
+        Raises:
+            StoreUnavailable: the broker did not answer the last reading, so it would take no message.
+        """
+        if self._trouble is not None:
+            raise StoreUnavailable("the broker does not answer")
+        return sum(self._messages.values())
+
+    def _run(self) -> None:
+        while not self._stopped.wait(READING_SECONDS):
+            try:
+                self.messages()
+                self._trouble = None
+            except StoreUnavailable as error:
+                if self._trouble is None:
+                    logger.warning("the broker's queues cannot be read: %s", error)
+                self._trouble = error
+            except Exception:
+                logger.exception("the broker's queues cannot be read")

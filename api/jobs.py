@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from api.presence import Presence
 from api.services import Services
 from epd.contracts.errors import Cancelled, DeadlineExceeded, EpdError, NotFound, StoreUnavailable
 from epd.contracts.job import FINAL_STATES, ErrorInfo, JobView, PartRecord, State
@@ -31,21 +31,18 @@ async def read_job(services: Services, job_id: str) -> JobView:
     return view
 
 
-async def wait_job(
-    services: Services, job_id: str, seconds: float, gone: Callable[[], Awaitable[bool]]
-) -> JobView:
-    """The job when it is final, or as it stands after ``seconds`` or when its caller is ``gone``.
+async def wait_job(services: Services, job_id: str, seconds: float, caller: Presence) -> JobView:
+    """The job when it is final, or as it stands after ``seconds`` or when its caller is gone.
 
     A store that goes away meanwhile prolongs the wait up to ``seconds``; the answer is what was last known.
     """
     end = time.monotonic() + seconds
     with services.completions.subscribe(job_id, final_only=True) as subscription:
+        caller.on_gone = subscription.wake
         view = await read_job(services, job_id)
-        while not is_final(view) and (left := end - time.monotonic()) > 0:
+        while not (is_final(view) or caller.gone) and (left := end - time.monotonic()) > 0:
             to_deadline = max(view.record.deadline - time.time(), 0) + 0.01
             await subscription.wait(min(left, to_deadline, POLL_SECONDS))
-            if await gone():
-                break
             with suppress(StoreUnavailable):  # the job goes on, and so does the wait
                 view = await read_job(services, job_id)
     return view

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
@@ -49,6 +50,13 @@ class EncodeItem(BaseModel):
         return self
 
 
+class OnDisconnect(StrEnum):
+    """What becomes of a job whose caller leaves while its request waits."""
+
+    CONTINUE = "continue"  #: it goes on, for the cache and for whoever asks for it by its id
+    CANCEL = "cancel"  #: what is not final is cancelled
+
+
 class EncodeRequest(BaseModel):
     """Items to encode. ``wait`` and ``deadline`` are seconds from now."""
 
@@ -61,6 +69,9 @@ class EncodeRequest(BaseModel):
     wait: float = Field(default=DEFAULT_WAIT, ge=0, description="seconds to wait for the answer; 0: none")
     priority: Priority = Priority.INTERACTIVE
     deadline: float | None = Field(default=None, gt=0, le=MAX_DEADLINE, description="seconds to live")
+    on_disconnect: OnDisconnect = Field(
+        default=OnDisconnect.CONTINUE, description="the job's fate when the caller leaves while it waits"
+    )
 
 
 def parse_request(body: bytes | bytearray) -> EncodeRequest:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 from api.admission import Admitted, admit
 from api.cached import find_cached, first_parts
-from api.schemas import parse_request
+from api.room import room_for
+from api.schemas import OnDisconnect, parse_request
 from api.services import Services
 from api.sources import byte_limit
-from epd.contracts.errors import EpdError, Internal, MediaTooLarge, NotFound, Overloaded
+from epd.contracts.errors import EpdError, Internal, MediaTooLarge, NotFound
 from epd.contracts.job import ErrorInfo, JobRecord, JobView, PartRecord, State
 from epd.contracts.media import Item
 from epd.contracts.messages import FetchMessage
@@ -27,16 +28,14 @@ from epd.telemetry.tracing import span
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after which a caller may come again when the queues are full.
-_QUEUE_RETRY_AFTER = 2.0
-
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A job as it was recorded, and the seconds that its caller wants to wait."""
+    """A job as it was recorded, the seconds that its caller wants to wait, and what follows if it leaves."""
 
     view: JobView
     wait: float
+    on_disconnect: OnDisconnect
 
 
 def submit(services: Services, body: bytes | bytearray, trace: Mapping[str, str]) -> Submitted:
@@ -51,16 +50,20 @@ def submit(services: Services, body: bytes | bytearray, trace: Mapping[str, str]
     admitted = admit(request, config=services.config, cards=store.cards, settings=settings)
     found = find_cached(admitted, store, url_ttl=settings.url_ttl)
     todo = [item for item in admitted.items if not (item.index in found and found[item.index].complete)]
-    _check_room(services, len(todo))
-    _check_uploads(services, todo, admitted)
-    needed = {item.source.media_id for item in todo}
-    for media_id, data in admitted.inline.items():
-        if media_id in needed:
-            keep_bytes(store.blobs, media_id, data)
-    with span(
-        "epd.submit", trace, items=len(admitted.items), cached=len(admitted.items) - len(todo)
-    ) as carrier:
-        return Submitted(_start(services, admitted, found, todo, carrier), admitted.wait)
+    sizes = _upload_sizes(services, todo, admitted)
+    record = _record_of(admitted)
+    with (
+        span(
+            "epd.submit", trace, items=len(admitted.items), cached=len(admitted.items) - len(todo)
+        ) as carrier,
+        room_for(services, record, todo, sizes),
+    ):
+        needed = {item.source.media_id for item in todo}
+        for media_id, data in admitted.inline.items():
+            if media_id in needed:
+                keep_bytes(store.blobs, media_id, data)
+        view = _start(services, record, found, todo, carrier)
+        return Submitted(view, admitted.wait, admitted.on_disconnect)
 
 
 def keep_bytes(blobs: Blobs, media_id: str, data: bytes) -> None:
@@ -72,18 +75,20 @@ def keep_bytes(blobs: Blobs, media_id: str, data: bytes) -> None:
     blobs.keep_media(name, media_id)
 
 
-def _check_room(services: Services, coming: int) -> None:
-    limit = services.settings.max_queue_items
-    if coming and services.completions.full:
-        raise Overloaded("too many requests wait at once", retry_after=_QUEUE_RETRY_AFTER)
-    if coming and services.depth.items() + coming > limit:
-        raise Overloaded(f"more than {limit} items would wait", retry_after=_QUEUE_RETRY_AFTER)
+def _upload_sizes(services: Services, todo: list[Item], admitted: Admitted) -> dict[int, int]:
+    """Bytes of the items that are uploads or came with the request, by index; the uploads' lives renewed.
 
-
-def _check_uploads(services: Services, todo: list[Item], admitted: Admitted) -> None:
+    Raises:
+        NotFound: an upload is not there.
+        MediaTooLarge: it is too large for what it is to be read as.
+    """
+    sizes: dict[int, int] = {}
     for item in todo:
         media_id = item.source.media_id
-        if media_id is None or media_id in admitted.inline:
+        if media_id is None:
+            continue
+        if media_id in admitted.inline:
+            sizes[item.index] = len(admitted.inline[media_id])
             continue
         blob = services.store.blobs.media(media_id)
         if blob is None:
@@ -93,16 +98,12 @@ def _check_uploads(services: Services, todo: list[Item], admitted: Admitted) -> 
             raise MediaTooLarge(
                 f"items[{item.index}]: {blob.nbytes} bytes, the limit of {item.modality} is {limit}"
             )
+        sizes[item.index] = blob.nbytes
+    return sizes
 
 
-def _start(
-    services: Services,
-    admitted: Admitted,
-    found: Mapping[int, Found],
-    todo: list[Item],
-    trace: dict[str, str],
-) -> JobView:
-    record = JobRecord(
+def _record_of(admitted: Admitted) -> JobRecord:
+    return JobRecord(
         job_id=uuid.uuid4().hex,
         model=admitted.name,
         created=admitted.created,
@@ -111,7 +112,16 @@ def _start(
         items=admitted.items,
         ids=admitted.ids,
     )
-    parts = first_parts(admitted.items, found)
+
+
+def _start(
+    services: Services,
+    record: JobRecord,
+    found: Mapping[int, Found],
+    todo: list[Item],
+    trace: dict[str, str],
+) -> JobView:
+    parts = first_parts(record.items, found)
     services.store.jobs.create(record, parts, watcher=services.completions.watcher)
     if todo:
         _publish(services, record, todo, trace)

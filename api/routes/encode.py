@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -10,11 +11,16 @@ from api.answers import job_answer
 from api.body import whole_body
 from api.counting import count_answer
 from api.docs import problems
-from api.jobs import is_final, wait_job
-from api.services import Served
-from api.submission import submit
+from api.jobs import cancel_job, is_final, wait_job
+from api.presence import watched
+from api.schemas import OnDisconnect
+from api.services import Served, Services
+from api.submission import Submitted, submit
 from epd.contracts.answers import JobAnswer
+from epd.contracts.job import JobView
 from epd.telemetry.tracing import carrier_of
+
+logger = logging.getLogger(__name__)
 
 router = APIRouter(tags=["encode"])
 
@@ -35,6 +41,7 @@ async def encode(request: Request, response: Response, services: Served) -> JobA
     """Encode items. 200 when every item is final within ``wait`` seconds (default 30), else 202.
 
     A job whose items failed is final too: look at the states. A fault of the request refuses all of it.
+    A caller that leaves while it waits ends nothing, unless ``on_disconnect`` says ``cancel``.
     """
     limit = services.settings.max_body_bytes
     async with whole_body(request, limit=limit, budget=services.bodies) as body:
@@ -42,10 +49,22 @@ async def encode(request: Request, response: Response, services: Served) -> JobA
     view, job_id = submitted.view, submitted.view.record.job_id
     response.headers["Location"] = f"/v1/jobs/{job_id}"
     if not is_final(view) and submitted.wait > 0:
-        with services.metrics.waiting.track_inprogress():
-            view = await wait_job(services, job_id, submitted.wait, request.is_disconnected)
+        view = await _wait(request, services, submitted)
     response.status_code = 200 if is_final(view) else 202
     answer = job_answer(view)
     if is_final(view):
         count_answer(services.metrics, answer)
     return answer
+
+
+async def _wait(request: Request, services: Services, submitted: Submitted) -> JobView:
+    """The job after the wait; cancelled where its caller left and had asked for that."""
+    job_id = submitted.view.record.job_id
+    with services.metrics.waiting.track_inprogress():
+        async with watched(request) as caller:
+            view = await wait_job(services, job_id, submitted.wait, caller)
+    if caller.gone and not is_final(view) and submitted.on_disconnect is OnDisconnect.CANCEL:
+        logger.info("job %s: its caller left, so it is cancelled", job_id)
+        services.metrics.disconnects.inc()
+        return await cancel_job(services, job_id)
+    return view

@@ -13,6 +13,7 @@ from api.completions import Subscription
 from api.docs import problems
 from api.events import job_events
 from api.jobs import cancel_job, read_job, wait_job, watch_job
+from api.presence import watched
 from api.services import Served
 from epd.contracts.answers import EventAnswer, JobAnswer
 from epd.contracts.errors import InvalidRequest
@@ -35,7 +36,8 @@ async def get_job(
     if wait == 0:
         return job_answer(await read_job(services, job_id))
     await watch_job(services, job_id)
-    return job_answer(await wait_job(services, job_id, wait, request.is_disconnected))
+    async with watched(request) as caller:
+        return job_answer(await wait_job(services, job_id, wait, caller))
 
 
 @router.delete("/v1/jobs/{job_id}", responses=problems(400, 404, 503))

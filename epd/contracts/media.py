@@ -18,6 +18,10 @@ class Modality(StrEnum):
     AUDIO = "audio"
 
 
+#: A rough size in bytes of a media file whose size nobody knows yet, by type.
+NOMINAL_BYTES = {Modality.IMAGE: 2 << 20, Modality.AUDIO: 8 << 20, Modality.VIDEO: 32 << 20}
+
+
 class AudioTrackMode(StrEnum):
     """What to do with the audio track of a video."""
 

@@ -13,7 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from epd.contracts.errors import StoreUnavailable
-from epd.store.base import Heartbeat, StoreStats
+from epd.contracts.job import Priority
+from epd.store.base import Heartbeat, Load, StoreStats
 from epd.telemetry import metrics
 from epd.telemetry.counters import Count, split_counter_key
 
@@ -28,6 +29,7 @@ def build_registry(
     stats: Callable[[], StoreStats] | None = None,
     blob_bytes: Callable[[], int] | None = None,
     queues: Callable[[], Mapping[str, int]] | None = None,
+    held: Callable[[Priority], Load] | None = None,
 ) -> CollectorRegistry:
     """A registry that shows the fleet; give it to ``metrics.api_metrics`` for the API's own metrics.
 
@@ -36,9 +38,10 @@ def build_registry(
         stats: The size of the embedding cache.
         blob_bytes: Bytes in the blob directory.
         queues: Messages that wait, by queue.
+        held: What the admitted jobs of a priority hold.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_FleetCollector(heartbeats, stats, blob_bytes, queues))
+    registry.register(_FleetCollector(heartbeats, stats, blob_bytes, queues, held))
     return registry
 
 
@@ -49,11 +52,13 @@ class _FleetCollector(Collector):
         stats: Callable[[], StoreStats] | None,
         blob_bytes: Callable[[], int] | None,
         queues: Callable[[], Mapping[str, int]] | None,
+        held: Callable[[Priority], Load] | None,
     ) -> None:
         self._heartbeats = heartbeats
         self._stats = stats
         self._blob_bytes = blob_bytes
         self._queues = queues
+        self._held = held
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: registering must not read the store."""
@@ -89,7 +94,23 @@ class _FleetCollector(Collector):
             for queue, count in sorted(self._queues().items()):
                 waiting.add_metric([queue], count)
             families.append(waiting)
+        if self._held is not None:
+            families += _held_families(self._held)
         return families
+
+
+def _held_families(held: Callable[[Priority], Load]) -> list[Metric]:
+    items = GaugeMetricFamily(
+        metrics.INFLIGHT_ITEMS, "Items that are admitted and not final.", labels=["priority"]
+    )
+    nbytes = GaugeMetricFamily(
+        metrics.INFLIGHT_BYTES, "Bytes of their media, as far as known.", labels=["priority"]
+    )
+    for priority in Priority:
+        load = held(priority)
+        items.add_metric([priority.value], load.items)
+        nbytes.add_metric([priority.value], load.nbytes)
+    return [items, nbytes]
 
 
 def worker_families(heartbeats: Iterable[Heartbeat]) -> list[Metric]:

@@ -5,6 +5,7 @@ epd_http_requests_total           counter    method, route, status   requests an
 epd_http_request_seconds          histogram  method, route           time to answer
 epd_items_total                   counter    type, result            items answered: cached, done, failed ...
 epd_jobs_total                    counter    state                   jobs that ended in a state
+epd_disconnect_cancels_total      counter                            jobs cancelled because their caller left
 epd_waiting_requests              gauge                              requests that wait for their job
 epd_store_up                      gauge                              1 when the store answers
 epd_embedding_cache_entries       gauge                              entries in the index
@@ -12,6 +13,8 @@ epd_embedding_cache_bytes         gauge                              bytes of th
 epd_embedding_cache_limit_bytes   gauge                              their limit
 epd_blob_bytes                    gauge                              bytes in the blob directory
 epd_queue_messages                gauge      queue                   messages that wait for a worker
+epd_inflight_items                gauge      priority                items admitted and not final
+epd_inflight_bytes                gauge      priority                bytes of their media, as far as known
 epd_worker_ready                  gauge      worker, kind, host      1 when ready, 0 when still loading
 epd_worker_{counter}              see below  worker, kind, encoder   what ``Count`` names
 """
@@ -33,6 +36,8 @@ CACHE_BYTES = "epd_embedding_cache_bytes"
 CACHE_LIMIT_BYTES = "epd_embedding_cache_limit_bytes"
 BLOB_BYTES = "epd_blob_bytes"
 QUEUE_MESSAGES = "epd_queue_messages"
+INFLIGHT_ITEMS = "epd_inflight_items"
+INFLIGHT_BYTES = "epd_inflight_bytes"
 WORKER_READY = "epd_worker_ready"
 WORKER_PREFIX = "epd_worker_"
 
@@ -71,6 +76,7 @@ class ApiMetrics:
     items: Counter
     jobs: Counter
     waiting: Gauge
+    disconnects: Counter
 
 
 def api_metrics(registry: CollectorRegistry) -> ApiMetrics:
@@ -89,4 +95,7 @@ def api_metrics(registry: CollectorRegistry) -> ApiMetrics:
         items=Counter("epd_items_total", "Items answered.", ["type", "result"], registry=registry),
         jobs=Counter("epd_jobs_total", "Jobs that ended in a state.", ["state"], registry=registry),
         waiting=Gauge("epd_waiting_requests", "Requests that wait for their job.", registry=registry),
+        disconnects=Counter(
+            "epd_disconnect_cancels_total", "Jobs cancelled because their caller left.", registry=registry
+        ),
     )

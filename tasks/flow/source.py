@@ -7,20 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from epd.contracts.errors import NotFound
-from epd.contracts.media import BlobRef, Item, Modality
+from epd.contracts.media import NOMINAL_BYTES, BlobRef, Item
 from epd.identity import source_key
 from epd.lookup import Found
-from epd.settings import MIB
 from epd.store.base import BlobKind, SourceMemo
 from tasks.flow.context import Context
 from workers.download import Downloaded, Validators, download
 from workers.limits import fetch_limits
 
 logger = logging.getLogger(__name__)
-
-#: Bytes that are held before a URL of unknown size is asked for, by media type; a rough size of such files.
-#: Once the server has told the length, that is held, before the first byte is read.
-_NOMINAL = {Modality.IMAGE: 2 * MIB, Modality.AUDIO: 8 * MIB, Modality.VIDEO: 32 * MIB}
 
 #: What a digest needs and what of it is cached.
 LookUp = Callable[[str], Found]
@@ -77,9 +72,13 @@ def _revalidate(
 def _download(
     context: Context, item: Item, url: str, memo: SourceMemo | None, validators: Validators | None = None
 ) -> tuple[Downloaded, BlobRef | None]:
-    """Download into a new source blob and remember the URL; no blob is kept of a 304."""
+    """Download into a new source blob and remember the URL; no blob is kept of a 304.
+
+    A guess is held before the URL is asked for; once the server has told the length, that is held, before
+    the first byte is read.
+    """
     started = context.clock()
-    reserve = context.reservation(_NOMINAL[item.modality] if memo is None else memo.nbytes)
+    reserve = context.reservation(NOMINAL_BYTES[item.modality] if memo is None else memo.nbytes)
     with context.store.blobs.create(BlobKind.SOURCE, reserve) as (name, file):
         limits = replace(fetch_limits(context.settings, item.modality), hold=context.hold_for(name))
         downloaded = download(url, into=file, limits=limits, validators=validators)

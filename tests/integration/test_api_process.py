@@ -73,7 +73,7 @@ def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def test_work_goes_to_the_broker_and_its_depth_bounds_admission(api: str) -> None:
-    first = httpx.post(f"{api}/v1/encode", json={"items": [ITEM] * 5, "wait": 0}, timeout=30)
+    first = httpx.post(f"{api}/v1/encode", json={"items": [ITEM] * 8, "wait": 0}, timeout=30)
     assert (first.status_code, first.json()["state"]) == (202, "queued"), first.text
     end = time.monotonic() + 10
     while 'epd_queue_messages{queue="fetch"} 2.0' not in httpx.get(f"{api}/metrics").text:

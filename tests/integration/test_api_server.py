@@ -69,7 +69,7 @@ class Fleet:
             config=self.config,
             store=open_store(self.settings),
             publisher=self.worker,
-            depth=QueueDepth(dict, chunk_items=4),
+            depth=QueueDepth(dict),
         )
         listener = socket.create_server(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=2))

@@ -46,7 +46,7 @@ def running(folder: Path, **overrides: object) -> Iterator[Rest]:
     store, config, queues = open_memory_store(settings), Config.model_validate(CONFIG), {}
     announce(store)
     worker = WorkerDouble(store, config)
-    depth = QueueDepth(lambda: dict(queues), chunk_items=settings.chunk_items)
+    depth = QueueDepth(lambda: dict(queues))
     app = create_app(settings, config=config, store=store, publisher=worker, depth=depth)
     with TestClient(app) as client:
         yield Rest(client, store, worker, settings, app.state.services, queues)

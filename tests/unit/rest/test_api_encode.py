@@ -162,7 +162,7 @@ def test_full_queues_refuse_new_work_but_not_cached_answers(make_rest: MakeRest)
     rest = make_rest(max_queue_items=10)
     item = {"type": "image", "data": base64.b64encode(PNG).decode()}
     rest.encode(item)
-    rest.queues |= {"fetch": 2, "decode": 1, "encode": 1}
+    rest.queues |= {"fetch": 9, "decode": 11, "encode": 1}
     deadline = time.monotonic() + 5
     while (answer := rest.client.post("/v1/encode", json={"items": [CAT]})).status_code != 429:
         assert time.monotonic() < deadline
