@@ -15,6 +15,7 @@ from typing import Any
 
 from celery.signals import worker_init, worker_ready, worker_shutdown
 
+from epd.contracts.errors import SettingsError
 from epd.store.base import Heartbeat
 from epd.telemetry.heartbeat import HeartbeatThread
 from tasks.flow.context import Context
@@ -39,8 +40,18 @@ def cpu_kinds(app: Any) -> list[str]:
 
 @worker_init.connect
 def load_work(sender: Any, **_: Any) -> None:
-    """Import the work before the pool forks, so that children share its memory and start at once."""
+    """Import the work before the pool forks, so that children share its memory and start at once.
+
+    Raises:
+        SystemExit: a setting or the config file is wrong. Celery logs any other exception of a signal
+            handler and goes on, and a worker that went on would fail every item that it is given.
+    """
     kinds = cpu_kinds(sender.app)
+    try:
+        if kinds:
+            process_context()
+    except SettingsError as error:
+        raise SystemExit(f"epd: {error}") from error
     if FETCH in kinds:
         import tasks.flow.fetch_chunk
     if DECODE in kinds:
