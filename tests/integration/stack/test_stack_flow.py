@@ -12,7 +12,9 @@ import httpx
 import numpy as np
 import pytest
 from conftest import MEDIA, WEIGHTS
+from test_stack_at_once import picture
 
+from demo.batches import encoded_so_far
 from demo.transcribe import transcribe, word_error_rate
 from epd.cli.stack import Stack
 from epd.client import Client
@@ -24,6 +26,7 @@ from epd.settings import child_environment
 REFERENCES: dict[str, str] = json.loads((MEDIA / "REFERENCES.json").read_text(encoding="utf-8"))
 VIDEO = MEDIA / "launch.mp4"
 PHOTO = MEDIA / "cat.jpg"
+CANCELLED_ITEMS = 48
 
 
 @pytest.fixture(scope="module")
@@ -55,17 +58,13 @@ def test_the_words_of_a_videos_sound_come_out(client: Client, mixed: JobAnswer) 
 
 
 def test_the_second_time_everything_is_cached(client: Client, mixed: JobAnswer) -> None:
-    before = encoded_items(client)
+    before = encoded_so_far(client)
+    assert before.items >= 4
     again = client.encode([PHOTO, VIDEO, MEDIA / "speech.ogg"])
     assert all(item.cached for item in again.items)
     assert all(track.cached for track in again.items[1].tracks)
     assert [item.embedding for item in again.items] == [item.embedding for item in mixed.items]
-    assert encoded_items(client) == before
-
-
-def encoded_items(client: Client) -> float:
-    workers = [worker for worker in client.status().workers if worker.kind == "encode"]
-    return sum(value for worker in workers for name, value in worker.counters.items() if "items" in name)
+    assert encoded_so_far(client) == before
 
 
 def test_ranges_and_formats_give_the_same_rows(stack: Stack, client: Client, mixed: JobAnswer) -> None:
@@ -103,8 +102,16 @@ def test_events_end_with_the_job(client: Client) -> None:
 
 
 def test_a_job_can_be_cancelled(client: Client) -> None:
-    job = client.submit([{"type": "image", "data": PHOTO.read_bytes()}], model="qwen")
-    assert client.cancel(job.job_id).state in {State.CANCELLED, State.DONE}
+    """Many pictures through the slow encoder, so that most of them still wait when the job is cancelled."""
+    items = [{"type": "image", "data": picture(20_000 + number)} for number in range(CANCELLED_ITEMS)]
+    job = client.submit(items, model="slow")
+    cancelled = client.cancel(job.job_id)
+    states = [item.state for item in cancelled.items]
+    assert State.CANCELLED in states
+    assert set(states) <= {State.CANCELLED, State.DONE}
+    # What was on its way is dropped: nothing of the job stays in a queue, and nothing changes any more.
+    wait_until(lambda: all(not (queue.waiting or queue.unacked) for queue in client.status().queues))
+    assert [item.state for item in client.job(job.job_id).items] == states
 
 
 @pytest.mark.parametrize("command", ["ping", "stats", "active"])
