@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from epd.contracts.errors import Internal
 from epd.contracts.messages import EncodeMessage
+from epd.telemetry.counters import Count
 from gpu_worker.admission import Admission
 from gpu_worker.engine.engine import Engine
 from gpu_worker.engine.slot import Dropped, DropReason, Outcome, Settled, Slot
@@ -34,6 +35,9 @@ _log = logging.getLogger(__name__)
 
 #: Most messages that are looked at together: a burst or two of the transport.
 _INTAKE = 32
+
+
+_COUNTED = {Fate.EXPIRED: Count.ENCODE_EXPIRED, Fate.CANCELLED: Count.ENCODE_DROPPED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ class Desk:
         """End a message that the deliverer has acked already without running it."""
         ticket = self._parsed("dropped", document)
         if isinstance(ticket, Ticket):
-            self._reply.settle([(ticket, Dropped(reason))])
+            self._count(self._reply.settle([(ticket, Dropped(reason))]))
             self._reply.free_blobs([ticket.message])
 
     def release(self, ticket_ids: Sequence[str]) -> None:
@@ -168,7 +172,15 @@ class Desk:
             _log.exception("%d outcomes could not be told", len(batch))
             error = Internal(f"the reply raised {type(trouble).__name__}")
             verdicts = [Verdict(ticket.id, Fate.FAILED, error=error) for ticket, _ in batch]
+        self._count(verdicts)
         self._tell(verdicts)
+
+    def _count(self, verdicts: Sequence[Verdict]) -> None:
+        """Count what was not encoded because it was late, or because nobody waited for it."""
+        assert self._engine is not None
+        for verdict in verdicts:
+            if verdict.fate in _COUNTED:
+                self._engine.counters.add(_COUNTED[verdict.fate])
 
     def _tell(self, verdicts: Sequence[Verdict]) -> None:
         assert self._host is not None

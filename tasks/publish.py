@@ -21,8 +21,9 @@ from epd.contracts.messages import DecodeMessage, EncodeMessage, Envelope, Fetch
 from tasks.celery import app
 from tasks.queues import DECODE, ENCODE, FETCH, PRIORITY_STEPS
 
-#: A message outlives its deadline by this many seconds, so that a worker can still finish its item as
-#: expired; after that nobody asks for the item, and Celery drops the message.
+#: An encode message outlives its deadline by this many seconds; after that Celery drops it, and the pool ends
+#: its part (``task_revoked``). Messages to fetch and decode carry no such time: there Celery would drop them
+#: without freeing their bytes and flights, so their tasks look at the deadline themselves.
 EXPIRY_GRACE = 60.0
 
 #: The header that tells when a message was published, in Unix seconds.
@@ -66,11 +67,12 @@ def task_id(stage: str, message: Envelope) -> str:
 
 def task_options(stage: str, message: Envelope, now: float) -> dict[str, Any]:
     """What a message's task is sent with: id, priority, lifetime and headers."""
+    lifetime = {"expires": max(1.0, message.deadline - now + EXPIRY_GRACE)} if stage == ENCODE else {}
     return {
         "task_id": task_id(stage, message),
         "root_id": message.job_id,
         "priority": PRIORITY_STEPS[message.priority],
-        "expires": max(1.0, message.deadline - now + EXPIRY_GRACE),
+        **lifetime,
         "headers": {**message.trace, ENQUEUED_AT: now},
     }
 

@@ -44,6 +44,10 @@ WORKER_PREFIX = "epd_worker_"
 #: Highest values, which do not add up over workers: they are shown as gauges.
 PEAKS = frozenset({Count.ENCODE_BATCH_PEAK})
 
+_DROPPED = (
+    "{} that nobody waited for any more when they were to be {}: cancelled, or made final by another run."
+)
+
 COUNT_HELP = {
     Count.FETCH_ITEMS: "Items fetched.",
     Count.FETCH_FAILURES: "Items whose fetch failed.",
@@ -61,6 +65,12 @@ COUNT_HELP = {
     Count.ENCODE_TOKENS: "Rows of embeddings made.",
     Count.ENCODE_SECONDS: "Seconds in which the device encoded.",
     Count.ENCODE_BATCH_PEAK: "Parts in the largest batch so far.",
+    Count.FETCH_EXPIRED: "Items whose deadline had passed before they were fetched.",
+    Count.FETCH_DROPPED: _DROPPED.format("Items", "fetched"),
+    Count.DECODE_EXPIRED: "Items whose deadline had passed before they were decoded.",
+    Count.DECODE_DROPPED: _DROPPED.format("Items", "decoded"),
+    Count.ENCODE_EXPIRED: "Parts whose deadline had passed before they were encoded.",
+    Count.ENCODE_DROPPED: _DROPPED.format("Parts", "encoded"),
     Count.REAPED_MESSAGES: "Messages published anew for flights whose lease was over.",
     Count.SWEPT_FILES: "Files that nobody used any more.",
     Count.RETRIED_ITEMS: "Items sent back to fetch because their bytes were gone.",

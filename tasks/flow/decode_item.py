@@ -62,12 +62,12 @@ def decode_item(context: Context, message: DecodeMessage) -> Tally:
         SoftTimeLimitExceeded: the worker's limit struck; the caller fails the item.
     """
     started = context.clock()
-    still_open = open_parts(context, message, message.item, Stage.DECODE)
-    if not still_open:
-        return _drop(context, message)
     if started >= message.deadline:
         expire_item(context, message, message.item)
-        return _drop(context, message)
+        return _drop(context, message, Count.DECODE_EXPIRED)
+    still_open = open_parts(context, message, message.item, Stage.DECODE)
+    if not still_open:
+        return _drop(context, message, Count.DECODE_DROPPED)
     try:
         path = context.store.blobs.path(message.blob)
         tally = _decode(_Work(context, message, path, started), still_open)
@@ -91,11 +91,11 @@ def _as_typed(error: Exception, message: DecodeMessage) -> EpdError:
     return Internal("decoding failed; the worker's log tells why")
 
 
-def _drop(context: Context, message: DecodeMessage) -> Tally:
+def _drop(context: Context, message: DecodeMessage, reason: Count) -> Tally:
     """Leave the flights of an item that nobody waits for any more, and free its bytes."""
     withdraw(context, message, message.item, wanted_of(message))
     context.store.blobs.free(message.blob)
-    return {}
+    return {reason: 1}
 
 
 def _go_back(context: Context, message: DecodeMessage, error: EpdError) -> Tally:

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from epd.contracts.errors import BlobSpaceFull, EncoderNotReady, EpdError, Internal, StoreUnavailable
+from epd.contracts.errors import (
+    BlobSpaceFull,
+    CallerFault,
+    EncoderNotReady,
+    EpdError,
+    Internal,
+    StoreUnavailable,
+)
 from epd.contracts.job import PartId, Stage
 from epd.contracts.media import BlobRef, Item, Modality
 from epd.contracts.messages import DecodeMessage, FetchMessage, Wanted
@@ -13,10 +21,10 @@ from epd.contracts.timings import FETCH, FETCH_QUEUE
 from epd.lookup import Found, look_up, needs_of
 from epd.store.base import Claim
 from epd.telemetry.counters import Count
-from tasks.flow.claims import claim
+from tasks.flow.claims import claim, withdraw
 from tasks.flow.context import Context, Tally
 from tasks.flow.parts import audio_part, expire_item, fail_item, finish, main_part, open_parts
-from tasks.flow.source import LookUp, Resolved, resolve
+from tasks.flow.source import LookUp, Resolved, known_digest, resolve
 
 logger = logging.getLogger(__name__)
 
@@ -63,12 +71,12 @@ def _failed(context: Context, message: FetchMessage, item: Item, error: EpdError
 
 def _fetch(context: Context, message: FetchMessage, item: Item) -> Fetched:
     started = context.clock()
-    wanted_parts = open_parts(context, message, item, Stage.FETCH)
-    if not wanted_parts:
-        return Fetched()
     if started >= message.deadline:
         expire_item(context, message, item)
-        return Fetched()
+        return _dropped(context, message, item, Count.FETCH_EXPIRED)
+    wanted_parts = open_parts(context, message, item, Stage.FETCH)
+    if not wanted_parts:
+        return _dropped(context, message, item, Count.FETCH_DROPPED)
     resolved = resolve(context, item, _look_up_of(context, message, item))
     timings = {
         FETCH_QUEUE: max(0.0, started - message.enqueued_at),
@@ -83,6 +91,19 @@ def _fetch(context: Context, message: FetchMessage, item: Item) -> Fetched:
     if decode is None:
         free_source(context, resolved.blob)
     return Fetched(decode=decode, tally=_tally(resolved, decode, timings[FETCH]))
+
+
+def _dropped(context: Context, message: FetchMessage, item: Item, reason: Count) -> Fetched:
+    """Leave the flights of an item that is not fetched, as far as its digest is known without a download.
+
+    It may be on its way because a flight was passed on to it; who waits there must not wait for its lease.
+    """
+    digest = known_digest(context, item)
+    with suppress(CallerFault, EncoderNotReady):
+        if digest is not None:
+            missing = _look_up_of(context, message, item)(digest).missing
+            withdraw(context, message, item, missing)
+    return Fetched(tally={reason: 1})
 
 
 def _tally(resolved: Resolved, decode: DecodeMessage | None, seconds: float) -> Tally:

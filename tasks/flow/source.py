@@ -29,6 +29,14 @@ class Resolved:
     blob: BlobRef | None
 
 
+def known_digest(context: Context, item: Item) -> str | None:
+    """The digest that an item had when it was last looked at, without asking its server."""
+    if item.source.url is None:
+        return item.source.media_id
+    memo = context.store.sources.get(source_key(item.source.url))
+    return None if memo is None else memo.digest
+
+
 def resolve(context: Context, item: Item, look_up: LookUp) -> Resolved:
     """Find an item's digest, downloading no more than is needed to serve it.
 

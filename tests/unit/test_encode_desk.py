@@ -108,6 +108,7 @@ def test_a_cancelled_and_a_revoked_message_run_no_forward(rig: Rig) -> None:
     assert {one.fate for one in rig.wait(2).values()} == {Fate.CANCELLED}
     assert rig.host.begun == set()
     assert rig.bench.state_of(revoked).state is State.CANCELLED
+    assert rig.engine.counters.snapshot() == {"encode_dropped": 2}
 
 
 @pytest.mark.parametrize("document", [None, {}, {"job_id": 3}, "text"])
@@ -123,6 +124,7 @@ def test_a_message_that_was_acked_unrun_is_ended(rig: Rig) -> None:
     ticket = rig.bench.ticket(1)
     rig.desk.drop(ticket.message.to_document(), DropReason.EXPIRED)
     assert rig.bench.state_of(ticket).state is State.EXPIRED
+    assert rig.engine.counters.snapshot() == {"encode_expired": 1}
     assert not rig.bench.has_blob(ticket)
 
 

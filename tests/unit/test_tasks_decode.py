@@ -213,16 +213,30 @@ def test_cancelled_item_hands_its_flight_on(bench: Bench) -> None:
     decode = fetched(bench, one)
     bench.fetch(two)
     bench.store.jobs.close(one.job_id, PartRecord(state=State.CANCELLED))
-    decode_item(bench.context, decode)
+    assert decode_item(bench.context, decode) == {"decode_dropped": 1}
     assert [again.job_id for again in bench.outbox.fetches] == [two.job_id]
     assert not bench.outbox.encodes
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["cancelled", "expired"])
+def test_the_bytes_of_an_item_that_is_not_decoded_are_freed(bench: Bench, late: bool) -> None:
+    message = bench.job((IMAGE, bench.upload(png())))
+    with bench.store.blobs.create(BlobKind.SOURCE) as (name, file):
+        file.write(png())
+    decode = fetched(bench, message).model_copy(update={"blob": BlobRef(name=name, nbytes=len(png()))})
+    if late:
+        bench.now += 61
+    else:
+        bench.store.jobs.close(message.job_id, PartRecord(state=State.CANCELLED))
+    decode_item(bench.context, decode)
+    assert bench.files("s") == bench.files("r") == []
 
 
 def test_expired_item_is_not_decoded(bench: Bench) -> None:
     message = bench.job((IMAGE, bench.upload(png())))
     decode = fetched(bench, message)
     bench.now += 61
-    decode_item(bench.context, decode)
+    assert decode_item(bench.context, decode) == {"decode_expired": 1}
     assert bench.part(message, "0.image").state is State.EXPIRED
     assert not bench.outbox.encodes
 

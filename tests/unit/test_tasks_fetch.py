@@ -162,7 +162,7 @@ def test_changed_content_is_another_embedding(bench: Bench, site: Site) -> None:
 def test_expired_item_is_not_fetched(bench: Bench, site: Site) -> None:
     message = bench.job((IMAGE, at(site)))
     bench.now += 61
-    bench.fetch(message)
+    assert bench.fetch(message) == {"fetch_expired": 1}
     record = bench.part(message, "0.image")
     assert record.state is State.EXPIRED
     assert record.error is not None
@@ -175,9 +175,37 @@ def test_cancelled_item_is_not_fetched(bench: Bench, site: Site) -> None:
 
     message = bench.job((IMAGE, at(site)))
     bench.store.jobs.close(message.job_id, PartRecord(state=State.CANCELLED))
-    bench.fetch(message)
+    assert bench.fetch(message) == {"fetch_dropped": 1}
     assert site.statuses == []
     assert not bench.outbox.decodes
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["cancelled", "expired"])
+@pytest.mark.parametrize("uploaded", [False, True], ids=["url", "upload"])
+def test_a_flight_that_was_passed_on_to_a_dead_item_is_passed_on_again(
+    bench: Bench, site: Site, late: bool, uploaded: bool
+) -> None:
+    """The owner is cancelled, then its heir before its message came up: the third waits for no lease."""
+    from epd.contracts.job import PartRecord
+    from tasks.flow.decode_item import decode_item
+
+    source = bench.upload(png()) if uploaded else at(site)
+    owner, heir, third = (bench.job((IMAGE, source)) for _ in range(3))
+    for message in (owner, heir, third):
+        bench.fetch(message)
+    (decode,) = bench.outbox.decodes
+    bench.store.jobs.close(owner.job_id, PartRecord(state=State.CANCELLED))
+    decode_item(bench.context, decode)
+    (first,) = bench.outbox.fetches
+    other = {heir.job_id, third.job_id} - {first.job_id}
+    if late:
+        first = first.model_copy(update={"deadline": bench.now - 1})
+    else:
+        bench.store.jobs.close(first.job_id, PartRecord(state=State.CANCELLED))
+    bench.fetch(first)
+    assert {again.job_id for again in bench.outbox.fetches[1:]} == other
+    bench.fetch(bench.outbox.fetches[1])
+    assert bench.outbox.decodes[-1].job_id in other
 
 
 def test_mixed_chunk_fails_only_its_bad_item(bench: Bench, site: Site) -> None:
