@@ -94,6 +94,4 @@ def _watch(console: Console, stack: Stack, ended: threading.Event) -> None:
             if (restarts := stack.restarts(name)) != told[name]:
                 told[name] = restarts
                 log = stack.options.data_dir / "logs" / f"{name}.log"
-                console.print(
-                    f"{name} ended and was started anew (no. {restarts}); see {log}", soft_wrap=True
-                )
+                console.print(f"{name} died and was started anew ({restarts}x); see {log}", soft_wrap=True)
