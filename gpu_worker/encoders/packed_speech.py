@@ -1,0 +1,101 @@
+"""What the speech encoders with packed rows share: the plan, the layout and the way through the tower."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from epd.contracts.card import EncoderCard
+from epd.contracts.errors import EmptyMedia
+from epd.contracts.media import ItemOptions, RawMedia
+from gpu_worker.encoders.base import DecodeFacts, Inputs, ItemPlan
+from gpu_worker.encoders.segments import Segments, offsets_of
+from gpu_worker.encoders.speech_config import require_sound
+from gpu_worker.encoders.speech_rows import PackedRows, kept_rows, paired_rows, rows_of
+from gpu_worker.preprocess.logmel import MelRule
+from gpu_worker.preprocess.mel_chunks import chunk_frames
+
+
+class PackedSpeechEncoder(ABC):
+    """Sound in windows of ``window`` feature frames; only rows of real sound go through the blocks.
+
+    A family says how features are made (``mel``) and whether a sound's windows are one input of the language
+    model (``joined``: one feature length, rows averaged over the joints) or one each.
+    """
+
+    joined: ClassVar[bool]
+
+    def __init__(self, card: EncoderCard, tower: nn.Module, rule: MelRule, window: int) -> None:
+        self.card = card
+        self.rule = rule
+        self.window = window
+        self._tower = tower
+        self._dtype = next(tower.parameters()).dtype
+
+    @abstractmethod
+    def mel(self, sounds: Sequence[Tensor]) -> Tensor:
+        """float32 [samples] each to float32 [windows, bins, window]."""
+
+    def plan(self, raw: RawMedia, options: ItemOptions) -> ItemPlan:
+        """Rows by the published formula; sound takes no options.
+
+        Raises ``EmptyMedia`` for a sound of two frames (20 ms) or less: it gives no row.
+        """
+        sound = require_sound(raw, encoder=self.card.name, sample_rate=self.rule.sample_rate)
+        frames = chunk_frames(sound.samples, self.rule, self.window)
+        windows = tuple(rows_of(valid) for valid in frames)
+        tokens = sum(rows // 2 for rows in self._runs(windows))
+        if tokens == 0:
+            least = 2 * self.rule.hop + 1
+            raise EmptyMedia(f"{sound.samples} samples of sound give no row; the least is {least}")
+        return ItemPlan(
+            tokens=tokens,
+            cost=sum(windows),
+            bucket="packed",
+            segments=windows,
+            facts=DecodeFacts(audio_feature_lengths=(sum(frames),) if self.joined else frames),
+        )
+
+    def _runs(self, windows: tuple[int, ...]) -> tuple[int, ...]:
+        """Rows that are averaged as one run, from the rows of an item's windows."""
+        return (sum(windows),) if self.joined else windows
+
+    @torch.inference_mode()
+    def preprocess(self, raws: Sequence[Tensor], plans: Sequence[ItemPlan]) -> Inputs:
+        """Features of whole windows, and where in them the real rows are."""
+        device = torch.device(self.card.device)
+        frames = [n for raw in raws for n in chunk_frames(raw.shape[0], self.rule, self.window)]
+        windows = tuple(rows for plan in plans for rows in plan.segments)
+        runs = (rows for plan in plans for rows in self._runs(plan.segments))
+        return Inputs(
+            tensors={
+                "mel": self.mel(raws).to(self._dtype),
+                "frames": torch.tensor(frames).to(device),
+                "keep": kept_rows(windows, rows_of(self.window)).to(device),
+                "pairs": paired_rows(runs).to(device),
+                "offsets": offsets_of(windows, device),
+            },
+            layout={"windows": windows},
+        )
+
+    @torch.inference_mode()
+    def forward(self, inputs: Inputs) -> Tensor:
+        """[sum of tokens, hidden]."""
+        held = inputs.tensors
+        rows = PackedRows(
+            frames=held["frames"],
+            keep=held["keep"],
+            pairs=held["pairs"],
+            segments=Segments(offsets=held["offsets"], lengths=inputs.layout["windows"]),
+        )
+        return torch.as_tensor(self._tower(held["mel"], rows))
+
+    def warm_up(self) -> None:
+        """A tenth of a second of silence."""
+        sound = torch.zeros(10 * self.rule.hop, device=self.card.device)
+        plan = ItemPlan(tokens=2, cost=5, bucket="packed", segments=(5,))
+        self.forward(self.preprocess([sound], [plan]))

@@ -1,0 +1,60 @@
+"""Sounds for the parity tests: real speech at odd lengths, silence, noise, and files of known faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from torch import Tensor
+
+from epd.contracts.errors import EmptyMedia
+from epd.contracts.media import RawAudio
+from gpu_worker.encoders.base import Encoder
+from tests.unit.tiny_checkpoints import NO_OPTIONS, raw_audio
+
+ROOT = Path(__file__).parents[2]
+SPEECH = ROOT / "examples" / "media" / "speech.ogg"
+WINDOW = 480000
+
+Encode = Callable[[Encoder, list[tuple[RawAudio, Tensor]]], list[Tensor]]
+
+#: A hop is 160 samples, a chunk of Qwen2.5-Omni 32000, a window of Whisper 480000.
+ODD_LENGTHS = (1, 10, 159, 160, 161, 201, 799, 800, 801, 16001, 31999, 32000, 32001, 47771, 100003, 479841)
+
+
+def real_speech(samples: int) -> np.ndarray:
+    """float32 [samples] at 16 kHz of the spoken example, begun again where it ends."""
+    recorded, rate = soundfile.read(SPEECH, dtype="float32", always_2d=True)
+    mono = recorded.mean(axis=1)
+    wanted = np.arange(0, len(mono) / rate, 1 / 16000)
+    speech = np.interp(wanted, np.arange(len(mono)) / rate, mono).astype(np.float32)
+    return np.resize(speech, samples)
+
+
+def noise(samples: int) -> np.ndarray:
+    return (np.random.default_rng(3).standard_normal(samples) * 0.3).astype(np.float32)
+
+
+def item(sound: np.ndarray) -> tuple[RawAudio, Tensor]:
+    return raw_audio(len(sound)), torch.from_numpy(sound)
+
+
+def features(encoder: Encoder, sounds: list[np.ndarray]) -> Tensor:
+    """The encoder's own features of these sounds in one batch."""
+    plans = [encoder.plan(raw_audio(len(sound)), NO_OPTIONS) for sound in sounds]
+    return encoder.preprocess([torch.from_numpy(sound) for sound in sounds], plans).tensors["mel"]
+
+
+def agree_on_counts(encoder: Encoder, samples: int, frames: int, tokens: int) -> None:
+    """Our plan of one input of the language model, against the published frames and placeholders."""
+    if tokens == 0:
+        with pytest.raises(EmptyMedia, match="the least is 321"):
+            encoder.plan(raw_audio(samples), NO_OPTIONS)
+        return
+    plan = encoder.plan(raw_audio(samples), NO_OPTIONS)
+    assert (plan.tokens, plan.facts.audio_feature_lengths) == (tokens, (frames,))
+    assert sum(plan.segments) == plan.cost
