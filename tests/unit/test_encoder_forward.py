@@ -35,13 +35,19 @@ def clip(frames: int, height: int, width: int) -> Item:
 
 ITEMS: dict[str, Callable[[], list[Item]]] = {
     "whisper": lambda: [sound(20000, 1), sound(500000, 2), sound(1, 3)],
+    "qwen2_audio": lambda: [sound(20000, 1), sound(500000, 2), sound(321, 3)],
+    "qwen2_5_omni_audio": lambda: [sound(20000, 1), sound(100000, 2), sound(321, 3), sound(32001, 4)],
     "dinov2": lambda: [picture(50, 70), clip(3, 40, 90), picture(1, 1), picture(400, 9)],
     "qwen2_5_vl": lambda: [picture(50, 300), clip(5, 60, 90), picture(1, 1), picture(300, 300)],
     "qwen2_vl": lambda: [picture(50, 300), clip(5, 60, 90), picture(1, 1), picture(300, 300)],
 }
 
 #: The packed tensor of each family that holds what was heard or seen.
-MEDIA_TENSOR = {"whisper": "mel", "dinov2": "pictures", "qwen2_5_vl": "patches", "qwen2_vl": "patches"}
+MEDIA_TENSOR = {"whisper": "mel", "qwen2_audio": "mel", "qwen2_5_omni_audio": "mel"} | {
+    "dinov2": "pictures",
+    "qwen2_5_vl": "patches",
+    "qwen2_vl": "patches",
+}
 
 
 @pytest.fixture(scope="module", params=sorted(FAMILIES))
@@ -92,7 +98,8 @@ def test_a_poisoned_item_spoils_no_other(encoder: Encoder) -> None:
     clean = encoder.forward(inputs).split([plan.tokens for plan in plans])
     name = MEDIA_TENSOR[encoder.card.family]
     rows = inputs.tensors[name].clone()
-    rows[: rows.shape[0] * plans[0].cost // sum(plan.cost for plan in plans)] = float("nan")
+    shares = [len(plan.segments) if name == "mel" else plan.cost for plan in plans]
+    rows[: rows.shape[0] * shares[0] // sum(shares)] = float("nan")
     spoilt = encoder.forward(replace(inputs, tensors={**inputs.tensors, name: rows}))
     parts = spoilt.split([plan.tokens for plan in plans])
     assert bool(parts[0].isnan().all())

@@ -16,7 +16,9 @@ from epd.contracts.media import BlobRef, ItemOptions, RawAudio, RawFrames, RawIm
 from gpu_worker.encoders.activations import quick_gelu
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.encoders.dinov2_model import Dinov2Shape, Dinov2Tower
+from gpu_worker.encoders.qwen2_5_omni_audio import OmniAudioTower
 from gpu_worker.encoders.qwen2_5_vl_model import QwenVisionShape, QwenVisionTower
+from gpu_worker.encoders.qwen2_audio import Qwen2AudioTower
 from gpu_worker.encoders.qwen2_vl_model import Qwen2VisionTower
 from gpu_worker.encoders.qwen_parts import VisionSizes
 from gpu_worker.encoders.registry import load_encoder
@@ -32,6 +34,10 @@ WHISPER = {
     "encoder_ffn_dim": 48,
     "num_mel_bins": 80,
     "max_source_positions": 1500,
+}
+QWEN2_AUDIO = {"audio_config": WHISPER | {"num_mel_bins": 128}, "text_config": {"hidden_size": 24}}
+OMNI_AUDIO = {
+    "thinker_config": {"audio_config": WHISPER | {"num_mel_bins": 128, "n_window": 100, "output_dim": 24}}
 }
 DINOV2 = {
     "hidden_size": 32,
@@ -80,6 +86,16 @@ def whisper_state() -> dict[str, Tensor]:
     return random_state(WhisperTower(shape), "model.encoder.")
 
 
+def qwen2_audio_state() -> dict[str, Tensor]:
+    shape = WhisperShape(width=32, layers=2, heads=4, hidden=48, mel_bins=128, positions=1500)
+    return random_state(Qwen2AudioTower(shape, 24), "")
+
+
+def omni_audio_state() -> dict[str, Tensor]:
+    shape = WhisperShape(width=32, layers=2, heads=4, hidden=48, mel_bins=128, positions=100)
+    return random_state(OmniAudioTower(shape, 24), "thinker.audio_tower.")
+
+
 def dinov2_state() -> dict[str, Tensor]:
     shape = Dinov2Shape(
         width=32,
@@ -126,6 +142,8 @@ def write_checkpoint(folder: Path, config: dict[str, Any], state: dict[str, Tens
 #: Family to its configuration and a maker of its tensors.
 TINY: dict[str, tuple[dict[str, Any], Callable[[], dict[str, Tensor]]]] = {
     "whisper": (WHISPER, whisper_state),
+    "qwen2_audio": (QWEN2_AUDIO, qwen2_audio_state),
+    "qwen2_5_omni_audio": (OMNI_AUDIO, omni_audio_state),
     "dinov2": (DINOV2, dinov2_state),
     "qwen2_5_vl": (QWEN, qwen_state),
     "qwen2_vl": (QWEN2, qwen2_state),
