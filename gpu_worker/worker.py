@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Sequence
@@ -39,6 +40,9 @@ def consume(service: EncodeService, node: str, celery: Sequence[str] = ()) -> No
     own = ["worker", "-P", "custom", "-Q", ENCODE, "-n", node, "-c", "1", "-l", settings.log_level]
     own += ["--prefetch-multiplier", str(settings.worker_prefetch), "--without-gossip", "--without-mingle"]
     app.steps["consumer"].add(EventBatches)
+    # Encoders, torch and Celery stay: without this each full collection walks all of them.
+    gc.collect()
+    gc.freeze()
     try:
         app.worker_main([*own, *celery])
     finally:

@@ -56,11 +56,12 @@ class EmbeddingFolder:
             ValueError: reference and data disagree.
             BlobSpaceFull: no room is left on the device of the root.
         """
+        path = self.path(ref.key)
         for attempt in range(_ATTEMPTS):
-            if self.path(ref.key).exists() and self._is_good(ref):
+            if os.path.exists(path) and self._is_good(ref):
                 return
             try:
-                self._write(ref, data, header)
+                self._write(path, ref, data, header)
                 return
             except FileNotFoundError:
                 if attempt == _ATTEMPTS - 1:
@@ -99,10 +100,10 @@ class EmbeddingFolder:
             return False
         return True
 
-    def _write(self, ref: EmbeddingRef, data: memoryview, header: dict[str, str]) -> None:
-        path = self.path(ref.key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.parent / f"{_TEMPORARY}{uuid.uuid4().hex}"
+    def _write(self, path: Path, ref: EmbeddingRef, data: memoryview, header: dict[str, str]) -> None:
+        folder = path.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
         try:
             with temporary.open("xb") as file:
                 write_embedding(file, ref, data, header)
