@@ -127,7 +127,6 @@ class JobView(Wire):
 
     record: JobRecord
     parts: dict[str, PartRecord]
-    cancelled: bool = False
 
     def item_state(self, index: int) -> State:
         """An item's state: that of its main part, lowered to ``partial`` where only a track failed."""

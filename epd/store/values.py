@@ -11,6 +11,9 @@ from epd.contracts.job import PartId, Priority
 from epd.contracts.metadata import Entry
 from epd.contracts.wire import Wire
 
+#: Processes that follow one job at once; the one that came first is dropped.
+MAX_WATCHERS = 32
+
 
 class Claim(StrEnum):
     """The answer to a claim on an embedding key."""

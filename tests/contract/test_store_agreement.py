@@ -59,7 +59,7 @@ class World:
     def state(self) -> object:
         """All that can be seen of the jobs and of the cache."""
         views = [self.store.jobs.view(job_id) for job_id in self.job_ids]
-        seen = [view and (view.parts, view.cancelled, view.state) for view in views]
+        seen = [view and (view.parts, view.state) for view in views]
         stats = self.store.embeddings.stats()
         return (
             seen,

@@ -39,7 +39,7 @@ def test_a_job_reads_as_it_was_written(store: Store) -> None:
     assert view is not None
     assert view.record == record
     assert view.parts == {"0.image": DONE, "1.image": PartRecord()}
-    assert (view.cancelled, view.state) == (False, State.RUNNING)
+    assert view.state is State.RUNNING
 
 
 def test_creating_again_changes_nothing(store: Store) -> None:
@@ -131,7 +131,6 @@ def test_closing_makes_every_open_part_final(store: Store, state: State) -> None
     view = store.jobs.view(job)
     assert view is not None
     assert [view.parts[f"{index}.image"].state for index in range(3)] == [State.DONE, state, state]
-    assert view.cancelled is (state is State.CANCELLED)
     assert not store.jobs.add_part(job, AUDIO)
     assert store.jobs.close(job, PartRecord(state=State.EXPIRED))
     assert store.jobs.view(job) == view

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from epd.contracts.job import FINAL_STATES, JobRecord, JobView, PartId, PartRecord, Stage, State
 from epd.store.memory.parts import announce, finish_part, is_final
 from epd.store.memory.state import JobState, MemoryState
-
-#: As on the server: the watcher that came first is dropped.
-MAX_WATCHERS = 32
+from epd.store.values import MAX_WATCHERS
 
 
 class MemoryJobs:
@@ -42,7 +40,7 @@ class MemoryJobs:
             job = self._state.job(job_id)
             if job is None:
                 return None
-            return JobView(record=job.record, parts=dict(job.parts), cancelled=job.closed is State.CANCELLED)
+            return JobView(record=job.record, parts=dict(job.parts))
 
     def watch(self, job_id: str, watcher: str) -> bool:
         """Publish changes of a job to a watcher too."""
@@ -75,7 +73,7 @@ class MemoryJobs:
         """Add a part; False when the job is gone or closed."""
         with self._state.lock:
             job = self._state.job(job_id)
-            if job is None or (job.closed is not None and str(part) not in job.parts):
+            if job is None or (job.closed and str(part) not in job.parts):
                 return False
             if str(part) not in job.parts:
                 job.parts[str(part)] = PartRecord()
@@ -94,7 +92,7 @@ class MemoryJobs:
             if job is None:
                 return False
             if not is_final(job):
-                job.closed = job.closed or record.state
+                job.closed = True
             for part in sorted(job.parts):
                 finish_part(self._state, job_id, part, record, self._job_ttl)
             return True

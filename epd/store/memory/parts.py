@@ -17,7 +17,7 @@ def is_final(job: JobState) -> bool:
 def is_wanted(state: MemoryState, job_id: str, part: str) -> bool:
     """Whether the job is there and open, and the part not final."""
     job = state.job(job_id)
-    if job is None or job.closed is not None:
+    if job is None or job.closed:
         return False
     return part not in job.parts or job.parts[part].state not in FINAL_STATES
 

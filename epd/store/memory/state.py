@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
-from epd.contracts.job import JobRecord, Notice, PartRecord, Priority, State
+from epd.contracts.job import JobRecord, Notice, PartRecord, Priority
 
 #: Notices kept for a watcher between two calls of ``listen``; older ones are dropped.
 MAX_NOTICES = 10_000
@@ -21,7 +21,7 @@ class JobState:
     parts: dict[str, PartRecord]
     ends_at: float
     watchers: list[str] = field(default_factory=list)
-    closed: State | None = None
+    closed: bool = False
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ record        JobRecord JSON
 part:{id}     PartRecord JSON, one a part ("3.audio")
 final:{id}    "1" once that part is final; set first, so the first final record wins
 open          parts that are not final; at zero the hash gets ``job_ttl``
-closed        the state that ``close`` gave; no part is added from then on
+closed        the state that ``close`` gave, for people who look; no part is added from then on
 watchers      JSON list of the watchers to publish to
 """
 
@@ -21,9 +21,7 @@ from epd.store.clock import milliseconds
 from epd.store.redis.connection import Argument, Connection
 from epd.store.redis.reading import read_record
 from epd.store.redis.scripts import Script
-
-#: Processes that follow one job at once; the one that came first is dropped.
-MAX_WATCHERS = 32
+from epd.store.values import MAX_WATCHERS
 
 #: What a part shows whose record was written by a version that this one cannot read.
 UNREADABLE = PartRecord.failed(Internal("the record of this part cannot be read"))
@@ -66,7 +64,7 @@ class RedisJobs:
                 parts[name.removeprefix(_PART)] = UNREADABLE if part is None else part
         if record is None:
             return None
-        return JobView(record=record, parts=parts, cancelled=fields.get("closed") == State.CANCELLED)
+        return JobView(record=record, parts=parts)
 
     def watch(self, job_id: str, watcher: str) -> bool:
         """Publish changes of a job to a watcher too."""
