@@ -1,0 +1,85 @@
+"""A blob directory that holds two pictures, and a dozen to decode: it never fills, and all come through."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pipeline_kit import Line, Site, png, served
+from test_pipeline_zombies import end
+from transport_kit import Broker, wait_until
+
+from epd.contracts.job import State
+from epd.contracts.media import Modality
+
+LIMIT = 16 << 20
+COUNT = 12
+SIZE = (1600, 1200)  # 5.8 MB each when decoded: two fit
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with served() as server:
+        yield server
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Iterator[Line]:
+    broker = Broker(tmp_path)
+    broker.start()
+    made = Line(broker, tmp_path)
+    try:
+        made.start("-Q", "fetch", "-P", "threads", "-c", "4", "-n", "f@%h", EPD_BLOB_BYTES=str(LIMIT))
+        made.start("-Q", "decode", "-c", "2", "-n", "d@%h", EPD_BLOB_BYTES=str(LIMIT))
+        wait_until(lambda: made.alive("fetch", "decode"), within=40, what="workers up")
+        made.announce()
+        yield made
+    finally:
+        made.close()
+        broker.close()
+
+
+class Watch(threading.Thread):
+    """Measures the folder all the time."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(daemon=True)
+        self.most = 0
+        self.over = threading.Event()
+        self._folder = folder
+
+    def run(self) -> None:
+        while not self.over.wait(0.002):
+            self.most = max(self.most, sum(size_of(path) for path in self._folder.glob("[!.]*")))
+
+
+def size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def test_more_than_fits_comes_through_a_small_directory(line: Line, site: Site) -> None:
+    for number in range(COUNT):
+        site.pages[f"/{number}.png"] = png((number, 100, 200), SIZE)
+    watch = Watch(line.settings.blob_dir)
+    watch.start()
+    job = line.submit(*[(Modality.IMAGE, f"{site.url}/{number}.png") for number in range(COUNT)], seconds=100)
+    ended: set[int] = set()
+    deadline = time.monotonic() + 90
+    while len(ended) < COUNT:
+        assert time.monotonic() < deadline, f"{len(ended)} of {COUNT}"
+        for message in line.encodes(job):
+            if message.item.index not in ended:
+                end(line, message)
+                ended.add(message.item.index)
+        time.sleep(0.05)
+    watch.over.set()
+    watch.join(5)
+    assert line.view(job).state is State.DONE
+    assert 2 * SIZE[0] * SIZE[1] * 3 <= watch.most <= LIMIT
+    wait_until(lambda: list(line.settings.blob_dir.glob("[!.]*")) == [], within=10, what="all freed")
