@@ -62,7 +62,8 @@ def guess_type(name: str) -> str:
         found = mimetypes.guess_type(path)[0] or ""
         family = _MORE_TYPES.get(Path(path).suffix.lower()) or found.split("/", 1)[0]
     if family not in set(Modality):
-        raise InvalidRequest(f"cannot tell the type of {name[:200]!r}: give one of {', '.join(Modality)}")
+        choice = ", ".join(Modality)
+        raise InvalidRequest(f"cannot tell the type of {name[:200]!r}; say it (type, or --type): {choice}")
     return family
 
 
