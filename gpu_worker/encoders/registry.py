@@ -20,6 +20,7 @@ FAMILIES = {
     "qwen2_5_vl": "qwen2_5_vl",
     "qwen2_audio": "qwen2_audio",
     "qwen2_vl": "qwen2_vl",
+    "qwen3_vl": "qwen3_vl",
     "whisper": "whisper",
 }
 

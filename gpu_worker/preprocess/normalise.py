@@ -20,6 +20,9 @@ class ColourScale:
 IMAGENET_SCALE = ColourScale(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 CLIP_SCALE = ColourScale(mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711))
 
+#: Levels to -1 .. 1: SigLIP and Qwen3-VL.
+HALF_SCALE = ColourScale(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+
 
 def normalise(pictures: Tensor, scale: ColourScale) -> Tensor:
     """uint8 [..., 3, H, W] to float32 of the same shape."""

@@ -9,20 +9,19 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from epd.config import EncoderConfig
 from epd.contracts.media import BlobRef, ItemOptions, RawAudio, RawFrames, RawImage
-from gpu_worker.encoders.activations import quick_gelu
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.encoders.dinov2_model import Dinov2Shape, Dinov2Tower
 from gpu_worker.encoders.qwen2_5_omni_audio import OmniAudioTower
 from gpu_worker.encoders.qwen2_5_vl_model import QwenVisionShape, QwenVisionTower
 from gpu_worker.encoders.qwen2_audio import Qwen2AudioTower
-from gpu_worker.encoders.qwen2_vl_model import Qwen2VisionTower
-from gpu_worker.encoders.qwen_parts import VisionSizes
 from gpu_worker.encoders.registry import load_encoder
 from gpu_worker.encoders.whisper_model import WhisperShape, WhisperTower
+from tests.unit.tiny_tensors import random_state
+from tests.unit.tiny_vision import TINY_VISION
 
 BLOB = BlobRef(name="blob", nbytes=1)
 NO_OPTIONS = ItemOptions()
@@ -61,24 +60,6 @@ QWEN = {
         "fullatt_block_indexes": [1],
     }
 }
-QWEN2 = {
-    "vision_config": {
-        "depth": 2,
-        "embed_dim": 32,
-        "mlp_ratio": 2,
-        "num_heads": 4,
-        "hidden_size": 24,
-        "patch_size": 14,
-        "temporal_patch_size": 2,
-        "spatial_merge_size": 2,
-    }
-}
-
-
-def random_state(module: nn.Module, prefix: str) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(7)
-    shapes = {name: value.shape for name, value in module.state_dict().items()}
-    return {prefix + n: torch.randn(s, generator=generator) * 0.2 for n, s in sorted(shapes.items())}
 
 
 def whisper_state() -> dict[str, Tensor]:
@@ -127,11 +108,6 @@ def qwen_state() -> dict[str, Tensor]:
     return random_state(QwenVisionTower(shape), "visual.")
 
 
-def qwen2_state() -> dict[str, Tensor]:
-    sizes = VisionSizes(width=32, layers=2, heads=4, hidden=64, out_width=24, patch=14, temporal=2, merge=2)
-    return random_state(Qwen2VisionTower(sizes, quick_gelu), "visual.")
-
-
 def write_checkpoint(folder: Path, config: dict[str, Any], state: dict[str, Tensor]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
@@ -146,8 +122,7 @@ TINY: dict[str, tuple[dict[str, Any], Callable[[], dict[str, Tensor]]]] = {
     "qwen2_5_omni_audio": (OMNI_AUDIO, omni_audio_state),
     "dinov2": (DINOV2, dinov2_state),
     "qwen2_5_vl": (QWEN, qwen_state),
-    "qwen2_vl": (QWEN2, qwen2_state),
-}
+} | TINY_VISION
 
 
 def tiny_folder(family: str, folder: Path) -> Path:
@@ -155,12 +130,15 @@ def tiny_folder(family: str, folder: Path) -> Path:
     return write_checkpoint(folder / family, config, state())
 
 
-def tiny_encoder(family: str, folder: Path, dtype: str = "float32") -> Encoder:
-    path = tiny_folder(family, folder)
+def encoder_at(family: str, path: Path, dtype: str = "float32") -> Encoder:
     return load_encoder(
         f"tiny-{family}",
         EncoderConfig.model_validate({"family": family, "path": path, "dtype": dtype, "device": "cpu"}),
     )
+
+
+def tiny_encoder(family: str, folder: Path, dtype: str = "float32") -> Encoder:
+    return encoder_at(family, tiny_folder(family, folder), dtype)
 
 
 def raw_image(height: int, width: int) -> RawImage:
