@@ -75,6 +75,8 @@ def _check_limits(request: EncodeRequest, settings: Settings) -> None:
         raise InvalidRequest(f"items: {len(request.items)} of them, the limit is {settings.max_items}")
     if request.wait > settings.max_wait:
         raise InvalidRequest(f"wait: the limit is {settings.max_wait:g} seconds")
+    if request.deadline is not None and request.deadline > settings.max_deadline:
+        raise InvalidRequest(f"deadline: the limit is {settings.max_deadline:g} seconds")
 
 
 def _admit_item(

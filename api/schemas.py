@@ -13,8 +13,6 @@ from epd.contracts.media import ItemOptions, Modality
 
 #: Seconds that a request waits for its answer when it does not say: a caller expects embeddings, not a job.
 DEFAULT_WAIT = 30.0
-#: The longest deadline that a caller may ask for, in seconds.
-MAX_DEADLINE = 86_400.0
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 CallerId = Annotated[str, StringConstraints(max_length=256)]
@@ -68,7 +66,7 @@ class EncodeRequest(BaseModel):
     model: Name | None = Field(default=None, description="a model of GET /v1/models; default: the config's")
     wait: float = Field(default=DEFAULT_WAIT, ge=0, description="seconds to wait for the answer; 0: none")
     priority: Priority = Priority.INTERACTIVE
-    deadline: float | None = Field(default=None, gt=0, le=MAX_DEADLINE, description="seconds to live")
+    deadline: float | None = Field(default=None, gt=0, description="seconds to live, up to EPD_MAX_DEADLINE")
     on_disconnect: OnDisconnect = Field(
         default=OnDisconnect.CONTINUE, description="the job's fate when the caller leaves while it waits"
     )

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from pydantic.functional_validators import BeforeValidator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
@@ -51,6 +51,7 @@ class Settings(BaseSettings):
 
     # jobs
     job_deadline: float = Field(default=600, gt=0)
+    max_deadline: float = Field(default=3600, gt=0)
     job_ttl: float = Field(default=3600, gt=0)
     flight_lease: float = Field(default=60, gt=0)
     chunk_items: int = Field(default=4, ge=1, le=64)
@@ -83,6 +84,7 @@ class Settings(BaseSettings):
     max_batch_cost: int = Field(default=65_536, ge=1)
     torch_threads: int = Field(default=0, ge=0)
     worker_prefetch: int = Field(default=96, ge=1)
+    batch_timeout: float = Field(default=300, gt=0)
 
     # api
     api_host: str = "127.0.0.1"
@@ -93,6 +95,17 @@ class Settings(BaseSettings):
     max_queue_bytes: int = Field(default=64 * GIB, ge=1)
     flower_port: int = Field(default=5555, ge=0, le=65535)
     log_level: str = "INFO"
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        """A file must outlive the jobs that name it, and a worker must be able to keep up its heartbeat."""
+        if self.job_deadline > self.max_deadline:
+            raise ValueError("EPD_JOB_DEADLINE is above EPD_MAX_DEADLINE")
+        if self.media_ttl < self.max_deadline:
+            raise ValueError("EPD_MEDIA_TTL is below EPD_MAX_DEADLINE: uploads would go before their jobs")
+        if self.heartbeat_ttl < 2 * self.heartbeat_period:
+            raise ValueError("EPD_HEARTBEAT_TTL is below two EPD_HEARTBEAT_PERIODs")
+        return self
 
 
 def read_settings() -> Settings:
@@ -126,5 +139,7 @@ def child_environment(overrides: Mapping[str, str]) -> dict[str, str]:
 
 def _sentence(item: object) -> str:
     assert isinstance(item, dict)
+    if not item["loc"]:  # a check over several settings; its text names them
+        return str(item["msg"])
     name = _PREFIX + "_".join(str(part) for part in item["loc"]).upper()
     return f"{name}={item.get('input')!r}: {item['msg']}"

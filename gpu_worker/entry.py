@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from epd.contracts.card import EncoderCard
-from epd.contracts.media import RawAudio
+from epd.contracts.media import RawAudio, RawImage
 from epd.contracts.messages import EncodeMessage
 from epd.contracts.metadata import EmbeddingRef, Entry, Metadata
 from gpu_worker.engine.slot import Encoded
@@ -43,6 +43,6 @@ def _metadata(message: EncodeMessage, card: EncoderCard, encoded: Encoded) -> Me
         deepstack_levels=facts.deepstack_levels,
         original_size=picture.original_size if picture else None,
         source_frames=picture.source_frames if picture else None,
-        partial=sound.partial if sound else False,
+        partial=not isinstance(raw, RawImage) and raw.partial,
         audio=message.audio,
     )

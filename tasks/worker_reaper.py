@@ -33,7 +33,7 @@ def process_reaper(app: Any, context: Context) -> Reaper:
         publish=context.publisher.fetch,
         queued_since=lambda: oldest_queued(app),
         lease=context.settings.flight_lease,
-        file_age=context.settings.job_deadline + EXPIRY_GRACE,
+        file_age=context.settings.max_deadline + EXPIRY_GRACE,
     )
 
 

@@ -33,6 +33,7 @@ class StackOptions:
 
     config: Path
     data_dir: Path
+    api_host: str = "127.0.0.1"
     api_port: int = 0
     flower_port: int | None = None
     redis_port: int = 0
@@ -57,6 +58,11 @@ def free_port(wanted: int = 0) -> int:
             ) from error
         port: int = probe.getsockname()[1]
         return port
+
+
+def reachable(host: str) -> str:
+    """Where to reach a server of this machine that listens on ``host``."""
+    return "127.0.0.1" if host in {"0.0.0.0", "::"} else host
 
 
 def port_is_free(port: int) -> bool:
@@ -139,9 +145,9 @@ def worker_specs(options: StackOptions) -> list[Spec]:
     return specs
 
 
-def api_spec(port: int) -> Spec:
+def api_spec(host: str, port: int) -> Spec:
     """The REST API under uvicorn."""
-    argv = [sys.executable, "-m", "uvicorn", "--factory", "api.app:create_app", "--host", "127.0.0.1"]
+    argv = [sys.executable, "-m", "uvicorn", "--factory", "api.app:create_app", "--host", host]
     argv += ["--port", str(port), "--log-level", "warning", "--timeout-graceful-shutdown", "3"]
     return Spec("api", argv, stop_order=1)
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from epd.cli.parts import reachable
 from epd.client import Client
 from epd.settings import settings
 
@@ -16,5 +17,5 @@ UrlOption = Annotated[
 
 def connect(url: str | None, *, timeout: float = 60.0) -> Client:
     """A client for the given URL, or for the host and port of the settings."""
-    default = f"http://{settings().api_host}:{settings().api_port}"
+    default = f"http://{reachable(settings().api_host)}:{settings().api_port}"
     return Client(url or default, timeout=timeout)

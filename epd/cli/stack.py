@@ -55,7 +55,7 @@ class Stack:
     @property
     def api_url(self) -> str:
         """Where the API listens."""
-        return f"http://127.0.0.1:{self._api_port}"
+        return f"http://{parts.reachable(self.options.api_host)}:{self._api_port}"
 
     @property
     def flower_url(self) -> str | None:
@@ -85,7 +85,7 @@ class Stack:
     def start(self) -> None:
         """Start every process; returns at once, use ``wait_ready``."""
         environment = child_environment(self.settings)
-        specs = [*parts.worker_specs(self.options), parts.api_spec(self._api_port)]
+        specs = [*parts.worker_specs(self.options), parts.api_spec(self.options.api_host, self._api_port)]
         if self.options.broker_url is None:
             specs.insert(0, parts.redis_spec(self._redis_port, self.options.data_dir))
         if self._flower_port is not None:

@@ -37,6 +37,7 @@ def up(
     options = StackOptions(
         config=settings().config,
         data_dir=data_dir,
+        api_host=settings().api_host,
         api_port=settings().api_port,
         flower_port=settings().flower_port if flower else None,
         redis_port=_REDIS_PORT if port_is_free(_REDIS_PORT) else 0,
@@ -63,7 +64,7 @@ def up(
 
 
 #: Settings that the stack decides itself, from the options made above.
-_OWN = frozenset({"EPD_BROKER_URL", "EPD_STORE_URL", "EPD_CONFIG", "EPD_API_PORT"})
+_OWN = frozenset({"EPD_BROKER_URL", "EPD_STORE_URL", "EPD_CONFIG", "EPD_API_HOST", "EPD_API_PORT"})
 #: Settings that name a server which has to run already.
 _SERVERS = frozenset({"EPD_BROKER_URL", "EPD_STORE_URL"})
 

@@ -73,3 +73,19 @@ def test_settings_are_frozen() -> None:
 def test_what_only_tests_read_is_no_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EPD_TEST_REDIS_SERVER", "/usr/bin/redis-server")
     assert read_settings().max_items == 256
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("EPD_JOB_DEADLINE", "7200", "EPD_MAX_DEADLINE"),
+        ("EPD_MAX_DEADLINE", "7200", "EPD_MEDIA_TTL"),
+        ("EPD_HEARTBEAT_PERIOD", "4", "EPD_HEARTBEAT_TTL"),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match=said):
+        read_settings()
