@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from epd.client import Client
 from epd.contracts.answers import ItemAnswer, JobAnswer, PartAnswer
-from epd.contracts.errors import EpdError
+from epd.contracts.errors import EpdError, NotFound
 from epd.contracts.job import State
 from epd.store import keys
 from tests.chaos.checkpoints import TWIN
@@ -32,17 +32,26 @@ Rows = npt.NDArray[Any]
 
 @dataclass
 class Audit:
-    """Lost items (not final, or without right rows) and duplicated parts, each with its reason."""
+    """Lost items (not final, or without right rows) and duplicated parts, each with its reason.
 
+    ``gone``: items of jobs that a lost store may forget.
+    """
+
+    gone: int = 0
     lost: list[str] = field(default_factory=list)
     duplicated: list[str] = field(default_factory=list)
 
 
-def audit(client: Client, ledger: Ledger, store: Server, watch: NoticeWatch) -> Audit:
+def audit(client: Client, ledger: Ledger, store: Server, watch: NoticeWatch, *, gone_is_lost: bool) -> Audit:
     """Look at every order. The stack has to be calm: the references are encoded on it, by the twins."""
     found = Audit()
+    if not gone_is_lost:
+        _note_forgotten(client, ledger)
     references = _references(client, ledger)
     for order in ledger.orders:
+        if order.gone and not gone_is_lost:
+            found.gone += len(order.things)
+            continue
         for place, thing in enumerate(order.things):
             reason = _why_lost(client, order, place, references.get(thing.name))
             if reason:
@@ -51,6 +60,15 @@ def audit(client: Client, ledger: Ledger, store: Server, watch: NoticeWatch) -> 
     own = {order.job_id for order in ledger.orders}
     found.duplicated += [f"{job}/{part} ended twice" for job, part in watch.ended_twice() if job in own]
     return found
+
+
+def _note_forgotten(client: Client, ledger: Ledger) -> None:
+    """A lost store forgets the jobs of before, the final ones too."""
+    for order in ledger.orders:
+        try:
+            client.job(order.job_id)
+        except NotFound:
+            order.gone = True
 
 
 def _why_lost(client: Client, order: Order, place: int, reference: ItemAnswer | None) -> str:

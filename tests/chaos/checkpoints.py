@@ -10,7 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpu_worker.encoders.dinov2_model import Dinov2Shape, Dinov2Tower
-from tests.unit.tiny_checkpoints import DINOV2, random_state, tiny_folder, write_checkpoint
+from tests.unit.tiny_checkpoints import DINOV2, tiny_folder, write_checkpoint
+from tests.unit.tiny_tensors import random_state
 
 MIXED_MODEL, SLOW_MODEL = "mixed", "slow"
 TWIN = "-again"
@@ -52,7 +53,7 @@ def write_config(folder: Path) -> Path:
 
 
 def _slow_dinov2(folder: Path) -> Path:
-    width, layers = 256, 5
+    width, layers = 256, 8
     shape = Dinov2Shape(
         width=width, layers=layers, heads=4, hidden=2 * width, patch=14, trained_grid=37, epsilon=1e-6,
         gated=False, qkv_bias=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import signal
+import logging
 import time
 
 import psutil
@@ -14,6 +14,8 @@ from tests.chaos.play import Play
 from tests.chaos.server import Server
 from tests.chaos.world import wait_until
 
+logger = logging.getLogger(__name__)
+
 _BUSY_LIMIT = 20.0
 _BACK_LIMIT = 60.0
 _RECOVERY_LIMIT = 60.0
@@ -21,36 +23,61 @@ _RECOVERY_LIMIT = 60.0
 _LAST_WORDS = 0.05
 
 
-def kill_at_work(play: Play, name: str, *, within: float, kind: str) -> bool:
-    """SIGKILL a part while it holds messages, at a random moment of the ``within`` seconds after its first.
+def kill_at_work(play: Play, name: str, *, within: float, kind: str, comes_back: bool = True) -> bool:
+    """SIGKILL a part while it holds messages, a random time of up to ``within`` seconds after it has some.
 
-    It stays down until one of those messages has ended elsewhere (``recoveries``), and is then started anew.
+    It stays down until one of those messages has ended elsewhere (``recoveries``), and is then started anew;
+    not so with ``comes_back`` False.
     Returns False where nothing was held at the moment of the kill.
     """
-    stack, broker = play.world.stack, play.world.broker
-    pid = stack.pid(name)
-    assert pid is not None, f"{name} is down"
-    wait_until(lambda: held_by(broker, pid), _BUSY_LIMIT)
-    time.sleep(play.dice.uniform(0, within))
+    stack = play.world.stack
     stack.hold(name)
+    held = wait_for_work(play, name, within=within)
     killed = time.monotonic()
     stack.kill(name)
-    wait_until(lambda: stack.pid(name) is None, 5)
     time.sleep(_LAST_WORDS)
-    held = {part for part in held_by(broker, pid) if part not in play.watch.ended_at}
+    held = {part for part in held if part not in play.watch.ended_at}
     if held:
-        _measure(play, held, killed, name)
-    stack.release(name)
-    await_worker(play, name, kind)
+        measure_recovery(play, held, killed, name)
+    logger.info("%s killed with %d messages in hand", name, len(held))
+    if comes_back:
+        stack.release(name)
+        await_worker(play, name, kind)
     return bool(held)
 
 
-def _measure(play: Play, held: set[Part], killed: float, name: str) -> None:
+def wait_for_work(play: Play, name: str, *, within: float) -> set[Part]:
+    """Return at a random moment at which a part holds messages, with what they are for; at last with none."""
+    pid = play.world.stack.pid(name)
+    assert pid is not None, f"{name} is down"
+    broker, end = play.world.broker, time.monotonic() + _BUSY_LIMIT
+    while time.monotonic() < end:
+        wait_until(lambda: held_by(broker, pid), max(0.0, end - time.monotonic()))
+        time.sleep(play.dice.uniform(0, within))
+        if held := held_by(broker, pid):
+            return held
+    return set()
+
+
+def measure_recovery(play: Play, held: set[Part], killed: float, name: str) -> None:
+    """Seconds from ``killed`` (monotonic) until the first of these parts has ended; another worker did it."""
     ended = play.watch.ended_at
     back = wait_until(lambda: any(part in ended for part in held), _RECOVERY_LIMIT)
     play.require(back, f"nothing that {name} held has ended within {_RECOVERY_LIMIT:.0f} s")
     if back:
         play.recoveries.append(min(ended[part] for part in held if part in ended) - killed)
+
+
+def await_more_ends(play: Play, limit: float) -> bool:
+    """Wait until a part ends that has not ended shortly after now; False after ``limit`` seconds."""
+    time.sleep(_LAST_WORDS)
+    before = len(play.watch.ended_at)
+    return wait_until(lambda: len(play.watch.ended_at) > before, limit)
+
+
+def await_end(play: Play, name: str, pid: int | None, limit: float) -> bool:
+    """Wait until a part is no longer this process; False after ``limit`` seconds."""
+    return wait_until(lambda: play.world.stack.pid(name) != pid, limit)
 
 
 def await_worker(play: Play, name: str, kind: str) -> None:
@@ -64,7 +91,9 @@ def await_worker(play: Play, name: str, kind: str) -> None:
             return False
         return any(one.kind == kind and one.ready and one.pid == pid_of(name) for one in workers)
 
+    away = time.monotonic()
     play.require(wait_until(is_back, _BACK_LIMIT), f"{name} was not ready again in {_BACK_LIMIT:.0f} s")
+    logger.info("%s was back after %.1f s", name, time.monotonic() - away)
 
 
 def kill_child(play: Play, name: str) -> int | None:
@@ -77,13 +106,6 @@ def kill_child(play: Play, name: str) -> int | None:
     except (psutil.NoSuchProcess, IndexError):
         return None
     return int(child.pid)
-
-
-def freeze(play: Play, name: str, seconds: float) -> None:
-    """SIGSTOP a part, and SIGCONT it after so many seconds."""
-    play.world.stack.kill(name, signal.SIGSTOP)
-    time.sleep(seconds)
-    play.world.stack.kill(name, signal.SIGCONT)
 
 
 def cut_connections(server: Server) -> int:

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import httpx
 
@@ -25,11 +26,16 @@ _REQUEST_LIMIT = 10.0
 _BIGGEST_JOB = 8
 
 
-class Load:
-    """Submits things in jobs of random size; half of them by URL, half inline.
+@dataclass(frozen=True, slots=True)
+class _Job:
+    model: str
+    things: Sequence[Thing]
+    pace: float
+    deadline: float | None
 
-    ``pace`` is the pause of each sender between two jobs, in seconds.
-    """
+
+class Load:
+    """Submits things in jobs of random size; half of the items by URL, half inline."""
 
     def __init__(self, api_url: str, site: Site, ledger: Ledger, dice: random.Random) -> None:
         self._api_url = api_url
@@ -37,7 +43,7 @@ class Load:
         self._dice = dice
         self.ledger = ledger
         self.not_accepted: list[str] = []
-        self._jobs: queue.SimpleQueue[tuple[str, list[Thing], float]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._to_send = 0
         self._sent = threading.Semaphore(0)
         self._stopping = threading.Event()
@@ -50,15 +56,15 @@ class Load:
             thread.start()
 
     def add(
-        self, things: Sequence[Thing], model: str, *, pace: float = 0.0, most: int = _BIGGEST_JOB
+        self, things: Sequence[Thing], model: str, *, pace: float = 0.0, deadline: float | None = None
     ) -> None:
-        """Queue things for sending, cut into jobs of at most ``most`` items."""
+        """Queue things for sending, cut into jobs; ``pace`` is each sender's pause after one, in seconds."""
         left = list(things)
         while left:
-            size = self._dice.randint(1, most)
+            size = self._dice.randint(1, _BIGGEST_JOB)
             job, left = left[:size], left[size:]
             self._to_send += 1
-            self._jobs.put((model, job, pace))
+            self._jobs.put(_Job(model, job, pace, deadline))
 
     def finish(self, limit: float) -> bool:
         """Wait until all was sent and everything accepted is final; False after ``limit`` seconds."""
@@ -83,20 +89,20 @@ class Load:
         with Client(self._api_url, timeout=_REQUEST_LIMIT) as client:
             while not self._stopping.is_set():
                 try:
-                    model, job, pace = self._jobs.get(timeout=_POLL)
+                    job = self._jobs.get(timeout=_POLL)
                 except queue.Empty:
                     continue
-                self._insist(client, model, job)
+                self._insist(client, job)
                 self._sent.release()
-                self._stopping.wait(pace)
+                self._stopping.wait(job.pace)
 
-    def _insist(self, client: Client, model: str, job: Sequence[Thing]) -> None:
+    def _insist(self, client: Client, job: _Job) -> None:
         """Submit until it is accepted. An answer that got lost may leave a second job, which is nobody's."""
-        bodies = [self._body(thing, place) for place, thing in enumerate(job)]
+        bodies = [self._body(thing, place) for place, thing in enumerate(job.things)]
         end = time.monotonic() + _ACCEPT_LIMIT
         while not self._stopping.is_set():
             try:
-                answer = client.submit(bodies, model=model)
+                answer = client.submit(bodies, model=job.model, deadline=job.deadline)
             except EpdError as error:
                 self.ledger.refuse(error.code)
                 if not error.retryable or time.monotonic() > end:
@@ -104,7 +110,7 @@ class Load:
                     return
                 self._stopping.wait(_PAUSE)
             else:
-                self.ledger.accept(Order(answer.job_id, model, job))
+                self.ledger.accept(Order(answer.job_id, job.model, job.things))
                 return
 
     def _body(self, thing: Thing, place: int) -> dict[str, object]:

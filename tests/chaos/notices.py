@@ -20,7 +20,7 @@ _PAUSE = 0.1
 class NoticeWatch:
     """Counts the final notices of each part on each channel.
 
-    What is published while nobody is connected is not seen; the counters of the job's record are checked besides.
+    What is published while nobody is connected is not seen; so the job's own counters are checked besides.
     """
 
     def __init__(self, url: str) -> None:

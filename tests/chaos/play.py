@@ -32,9 +32,17 @@ class Play:
         """How often, in the full form and in the short one."""
         return short if self.short else full
 
-    def submit(self, count: int, model: str, types: Sequence[str] = IMAGES, *, pace: float = 0.0) -> None:
+    def submit(
+        self,
+        count: int,
+        model: str,
+        types: Sequence[str] = IMAGES,
+        *,
+        pace: float = 0.0,
+        deadline: float | None = None,
+    ) -> None:
         """Have the load submit so many new things."""
-        self.load.add(self.world.corpus.take(count, types), model, pace=pace)
+        self.load.add(self.world.corpus.take(count, types), model, pace=pace, deadline=deadline)
 
     def require(self, holds: bool, promise: str) -> None:
         """Note a promise that does not hold."""

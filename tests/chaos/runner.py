@@ -25,11 +25,14 @@ _CALM_LIMIT = 60.0
 Tell = Callable[[Line], None]
 
 
-def run_all(scenarios: Sequence[Scenario], *, seed: int, short: bool, tell: Tell) -> bool:
-    """Run them all and tell each line; True when every one is ok."""
+def run_all(
+    scenarios: Sequence[Scenario], *, seed: int, short: bool, tell: Tell, keep: Path | None = None
+) -> bool:
+    """Run them all and tell each line; True when every one is ok. Logs and data stay in ``keep``."""
     good = True
     with tempfile.TemporaryDirectory(prefix="epd-chaos-") as name, ExitStack() as open_world:
-        folder = Path(name)
+        folder = keep or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
         config = write_config(folder)
         world: World | None = None
         for number, scenario in enumerate(_by_setup(scenarios)):
@@ -59,7 +62,7 @@ def perform(scenario: Scenario, world: World, *, seed: int, short: bool) -> Line
     try:
         with Client(world.stack.api_url, timeout=30) as client:
             play = Play(world, dice, short, load, watch, client)
-            scenario.run(play)
+            _storm(scenario, play)
             stormed = time.monotonic() - started
             play.require(
                 load.finish(scenario.limit), f"not all is final {scenario.limit:.0f} s after the storm"
@@ -67,12 +70,21 @@ def perform(scenario: Scenario, world: World, *, seed: int, short: bool) -> Line
             world.stack.wait_ready(_CALM_LIMIT)
             calm = wait_until(lambda: held_in_all(world.broker) == 0, _CALM_LIMIT)
             play.require(calm, "messages stay unacked")
-            found = audit(client, load.ledger, world.store, watch)
+            found = audit(client, load.ledger, world.store, watch, gone_is_lost=scenario.gone_is_lost)
             play.facts["storm_s"] = round(stormed, 1)
             return _line(scenario, play, found, seed, time.monotonic() - started)
     finally:
         load.close()
         watch.close()
+
+
+def _storm(scenario: Scenario, play: Play) -> None:
+    """Run the scenario; one that raises has failed, and its items are audited all the same."""
+    try:
+        scenario.run(play)
+    except Exception as error:
+        logger.exception("%s", scenario.name)
+        play.broken.append(f"{type(error).__name__}: {error}")
 
 
 def _line(scenario: Scenario, play: Play, found: Audit, seed: int, seconds: float) -> Line:
@@ -94,7 +106,7 @@ def _line(scenario: Scenario, play: Play, found: Audit, seed: int, seconds: floa
         seconds=round(seconds, 1),
         ok=not why,
         settings=dict(scenario.setup.as_dict()),
-        facts={**play.facts, "refused": dict(ledger.refused)},
+        facts={**play.facts, "gone": found.gone, "refused": dict(ledger.refused)},
         why=why,
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import sys
 import threading
 import time
@@ -91,7 +90,6 @@ class World:
         self.broker.close()
         self.store.close()
         self.site.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _options(self) -> StackOptions:
         own = {

@@ -6,7 +6,7 @@ from tests.chaos.checkpoints import SLOW_MODEL
 from tests.chaos.faults import kill_at_work
 from tests.chaos.play import Play, Scenario
 
-_ITEMS = 24
+_ITEMS = 32
 _TRIES = 3
 
 
@@ -15,7 +15,7 @@ def run(play: Play) -> None:
     wanted, met, tries = play.times(15, 2), 0, 0
     while met < wanted and tries < wanted * _TRIES:
         play.submit(_ITEMS, SLOW_MODEL)
-        met += kill_at_work(play, f"gpu{tries % 2}", within=0.3, kind="encode")
+        met += kill_at_work(play, f"gpu{tries % 2}", within=0.2, kind="encode")
         tries += 1
     play.facts["kills"] = tries
     play.facts["kills_mid_batch"] = met
