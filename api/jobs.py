@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
+from api.flights import leave_flights
 from api.presence import Presence
 from api.services import Services
 from epd.contracts.errors import Cancelled, DeadlineExceeded, EpdError, NotFound, StoreUnavailable
@@ -27,7 +28,7 @@ async def read_job(services: Services, job_id: str) -> JobView:
     """
     view = await _view(services, job_id)
     if not is_final(view) and time.time() > view.record.deadline:
-        return await _close(services, job_id, State.EXPIRED, DeadlineExceeded("the job's deadline passed"))
+        return await _close(services, view, State.EXPIRED, DeadlineExceeded("the job's deadline passed"))
     return view
 
 
@@ -59,12 +60,13 @@ async def cancel_job(services: Services, job_id: str) -> JobView:
     view = await _view(services, job_id)
     if is_final(view):
         return view
-    return await _close(services, job_id, State.CANCELLED, Cancelled("the caller cancelled the job"))
+    return await _close(services, view, State.CANCELLED, Cancelled("the caller cancelled the job"))
 
 
-async def _close(services: Services, job_id: str, state: State, error: EpdError) -> JobView:
-    record = PartRecord(state=state, error=ErrorInfo.of(error))
+async def _close(services: Services, view: JobView, state: State, error: EpdError) -> JobView:
+    job_id, record = view.record.job_id, PartRecord(state=state, error=ErrorInfo.of(error))
     await services.call(services.store.jobs.close, job_id, record)
+    await services.call(leave_flights, services, view)
     return await _view(services, job_id)
 
 
