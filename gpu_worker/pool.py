@@ -7,6 +7,7 @@ dispatcher is not thread-safe; each request is traced on the service's threads w
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import signal
@@ -24,6 +25,7 @@ from celery.worker import state
 
 from epd.contracts.errors import EpdError
 from gpu_worker.delivery import Delivery, ReadyOutcome
+from gpu_worker.engine.device import DeviceHung
 from gpu_worker.engine.slot import DropReason
 from gpu_worker.mailbox import HubMailbox
 from gpu_worker.request import EncodeRequest
@@ -41,6 +43,10 @@ _STOP_LIMIT = 60.0
 _SIDE_THREADS = 2
 #: The status after the device was lost: a supervisor starts a new process (sysexits.h: internal error).
 _DEVICE_LOST = 70
+#: The status after a batch that did not end (sysexits.h: temporary failure).
+_DEVICE_HUNG = 75
+#: Seconds for the heartbeat that tells of it.
+_LAST_WORDS = 2.0
 #: The status of Celery's cold shutdown.
 COLD_STOP = 1
 
@@ -162,8 +168,9 @@ class BatchPool(BasePool):
     def on_fatal(self, error: BaseException) -> None:
         """End the process at once: nothing was acked, so every item goes to another worker."""
         _log.critical("the device is lost, this process ends: %s", error)
-        logging.shutdown()
-        os._exit(_DEVICE_LOST)
+        self._service.last_words(_LAST_WORDS)
+        faulthandler.dump_traceback()  # which line hangs
+        os._exit(_DEVICE_HUNG if isinstance(error, DeviceHung) else _DEVICE_LOST)
 
     # aside
 

@@ -20,6 +20,7 @@ from gpu_worker.engine.engine import Engine
 from gpu_worker.engine.planner import Budget
 from gpu_worker.fleet import device_of, load_fleet
 from gpu_worker.host import Host
+from gpu_worker.interpreter_alarm import InterpreterAlarm
 from gpu_worker.ledger import LeaseKeeper
 from gpu_worker.patience import Patience
 from gpu_worker.reply import Reply
@@ -54,8 +55,10 @@ class EncodeService:
             budget=Budget(max_items=settings.max_batch_items, max_cost=settings.max_batch_cost),
             device=open_device(device_of(encoders)),
             observer=self.desk,
+            batch_timeout=settings.batch_timeout,
             clock=context.clock,
         )
+        self._alarm = InterpreterAlarm(settings.batch_timeout)
         self._leases = LeaseKeeper(context.store.flights, self.desk.ledger, settings.flight_lease)
         self._heartbeat = HeartbeatThread(context.store.heartbeats, self.heartbeat, settings.heartbeat_period)
 
@@ -75,6 +78,7 @@ class EncodeService:
     def attach(self, host: Host) -> None:
         """Take messages from this host from now on."""
         self.desk.open(self.engine, host)
+        self._alarm.start()
         self._leases.start()
 
     def set_ready(self) -> None:
@@ -114,6 +118,16 @@ class EncodeService:
         _log.info("stopped; %d items are given back", len(left))
         self._leases.stop()
         self._heartbeat.stop()
+        self._alarm.stop()
+
+    def last_words(self, patience: float) -> None:
+        """One more heartbeat, with the counters, before the process ends itself; waits so many seconds."""
+        self._ready.clear()
+        farewell = threading.Thread(
+            target=lambda: self._context.store.heartbeats.beat(self.heartbeat()), daemon=True
+        )
+        farewell.start()
+        farewell.join(patience)
 
     def abandon(self) -> None:
         """Stop at once; what runs is left behind with its thread."""

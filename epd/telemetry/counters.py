@@ -37,6 +37,7 @@ class Count(StrEnum):
     DECODE_DROPPED = "decode_dropped"
     ENCODE_EXPIRED = "encode_expired"
     ENCODE_DROPPED = "encode_dropped"
+    ENCODE_HANGS = "encode_hangs"
     REAPED_MESSAGES = "reaped_messages"
     SWEPT_FILES = "swept_files"
     RETRIED_ITEMS = "retried_items"

@@ -71,6 +71,7 @@ COUNT_HELP = {
     Count.DECODE_DROPPED: _DROPPED.format("Items", "decoded"),
     Count.ENCODE_EXPIRED: "Parts whose deadline had passed before they were encoded.",
     Count.ENCODE_DROPPED: _DROPPED.format("Parts", "encoded"),
+    Count.ENCODE_HANGS: "Batches that hung, each the end of its worker.",
     Count.REAPED_MESSAGES: "Messages published anew for flights whose lease was over.",
     Count.SWEPT_FILES: "Files that nobody used any more.",
     Count.RETRIED_ITEMS: "Items sent back to fetch because their bytes were gone.",

@@ -12,6 +12,10 @@ class DeviceLost(RuntimeError):
     """The device can run nothing more in this process; only a new process helps."""
 
 
+class DeviceHung(DeviceLost):
+    """Work on the device does not end."""
+
+
 class Stamp(Protocol):
     """A point in the device's order of work."""
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from epd.contracts.errors import EncodeFailed, EncoderNotReady, Internal
-from epd.telemetry.counters import Counters
+from epd.telemetry.counters import Count, Counters
 from gpu_worker.encoders.base import Encoder
-from gpu_worker.engine.device import Device, is_device_lost
+from gpu_worker.engine.device import Device, DeviceHung, is_device_lost
 from gpu_worker.engine.forward import ForwardPass, Rows
 from gpu_worker.engine.observer import Observer
 from gpu_worker.engine.pipeline import Pipeline
@@ -25,8 +25,12 @@ from gpu_worker.engine.replies import Replies
 from gpu_worker.engine.runner import EagerRunner, Runner
 from gpu_worker.engine.slot import Dropped, DropReason, Failed, Outcome, Planned, Settled, Slot
 from gpu_worker.engine.staging import StagedItem, stage
+from gpu_worker.engine.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
+
+#: Seconds after which device work counts as hung.
+BATCH_TIMEOUT = 300.0
 
 
 class Engine:
@@ -40,6 +44,7 @@ class Engine:
         device: Device,
         observer: Observer,
         runner: Runner | None = None,
+        batch_timeout: float = BATCH_TIMEOUT,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.counters = Counters()
@@ -49,7 +54,8 @@ class Engine:
         self._runner: Runner = runner or EagerRunner()
         self._forward = ForwardPass(device, self._runner)
         self._pipeline = Pipeline(budget, clock)
-        self._replies = Replies(device, observer, self.counters)
+        self._watchdog = Watchdog(batch_timeout, self._on_hung)
+        self._replies = Replies(device, observer, self.counters, self._watchdog)
         self._warm = threading.Event()
         self._trouble: BaseException | None = None
         self._threads = [
@@ -70,6 +76,7 @@ class Engine:
             raise EncodeFailed(f"the encoders are not warm after {timeout:.0f} s")
         if self._trouble is not None:
             raise EncodeFailed(f"warm-up failed: {self._trouble}") from self._trouble
+        self._watchdog.start()
 
     @property
     def queued(self) -> int:
@@ -108,6 +115,7 @@ class Engine:
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
         self._replies.stop(max(0.0, end - time.monotonic()))
+        self._watchdog.stop()
         return self._pipeline.leftovers()
 
     def _settle(self, slots: Iterable[Slot], outcome: Outcome) -> None:
@@ -133,7 +141,8 @@ class Engine:
         self._settle(dropped, Dropped(DropReason.CANCELLED))
         try:
             self._observer.on_begun([one.slot for one in wanted])
-            staging = stage(wanted, self._device)
+            with self._watchdog.watch(f"staging a batch of {len(wanted)}"):
+                staging = stage(wanted, self._device)
         except Exception as error:
             self._report(error, [one.slot for one in wanted])
             return []
@@ -166,14 +175,30 @@ class Engine:
         encoder = self._encoders[items[0].planned.slot.encoder]
         open_slots = {item.planned.slot.id: item.planned.slot for item in items}
         try:
-            self._device.await_uploads([item.raw for item in items])
-            for part in self._forward.run(encoder, items):
+            for part in self._watched(encoder, items):
                 done = [item.planned.slot for item in part.items] if isinstance(part, Rows) else [part.slot]
                 for slot in done:
                     del open_slots[slot.id]
                 self._hand_over(part)
         except Exception as error:
             self._report(error, list(open_slots.values()))
+
+    def _watched(self, encoder: Encoder, items: Sequence[StagedItem]) -> Iterator[Rows | Settled]:
+        """The parts of a batch; the device's time is watched, but not that of who takes them."""
+        what = f"a batch of {len(items)} for {encoder.card.name}"
+        with self._watchdog.watch(what):
+            self._device.await_uploads([item.raw for item in items])
+        parts = self._forward.run(encoder, items)
+        while True:
+            with self._watchdog.watch(what):
+                part = next(parts, None)
+            if part is None:
+                return
+            yield part
+
+    def _on_hung(self, sentence: str) -> None:
+        self.counters.add(Count.ENCODE_HANGS)
+        self._observer.on_device_lost(DeviceHung(sentence))
 
     def _hand_over(self, part: Rows | Settled) -> None:
         if isinstance(part, Rows):

@@ -16,6 +16,7 @@ from gpu_worker.engine.device import Device, is_device_lost
 from gpu_worker.engine.forward import Rows
 from gpu_worker.engine.observer import Observer
 from gpu_worker.engine.slot import Encoded, Failed, Settled
+from gpu_worker.engine.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 
@@ -30,8 +31,9 @@ _TOGETHER = 16
 class Replies:
     """Takes rows and settled slots from the other threads and tells the observer, in order of arrival."""
 
-    def __init__(self, device: Device, observer: Observer, counters: Counters) -> None:
+    def __init__(self, device: Device, observer: Observer, counters: Counters, watchdog: Watchdog) -> None:
         self._device = device
+        self._watchdog = watchdog
         self._observer = observer
         self._counters = counters
         self._queue: queue.SimpleQueue[Rows | Sequence[Settled] | None] = queue.SimpleQueue()
@@ -85,7 +87,8 @@ class Replies:
     def _settled(self, rows: Rows) -> Sequence[Settled]:
         slots = [item.planned.slot for item in rows.items]
         try:
-            settled = settle_rows(rows, self._device)
+            with self._watchdog.watch(f"the end of a batch of {len(slots)} for {slots[0].encoder}"):
+                settled = settle_rows(rows, self._device)
         except Exception as error:
             if is_device_lost(error):
                 self._observer.on_device_lost(error)

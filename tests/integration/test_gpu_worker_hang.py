@@ -1,0 +1,115 @@
+"""A batch that hangs: the worker says so and ends, its items are tried again, a bad one ends alone."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from encode_kit import EncodeLine
+from transport_kit import Broker, wait_until
+
+from epd.contracts.job import FINAL_STATES, State
+from epd.contracts.messages import EncodeMessage
+
+APP = Path(__file__).parent / "apps" / "hanging_gpu_worker.py"
+LIMIT_S = 2
+HUNG, STUCK = 75, 1
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Iterator[EncodeLine]:
+    broker = Broker(tmp_path)
+    broker.start()
+    line = EncodeLine(broker, tmp_path)
+    yield line
+    line.close()
+    broker.close()
+
+
+def start(line: EncodeLine, **environment: str) -> subprocess.Popen[bytes]:
+    """The hanging worker, as a supervisor would start it."""
+    pool = {"CELERY_CUSTOM_WORKER_POOL": "gpu_worker.pool:BatchPool"}
+    environment = {"EPD_BATCH_TIMEOUT": str(LIMIT_S), **pool, **environment}
+    with line.log.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(APP)], cwd=line.folder, stdout=log, stderr=log, start_new_session=True,
+            env=line.process_environment(**environment),
+        )  # fmt: skip
+    line.processes.append(process)
+    return process
+
+
+def ready(line: EncodeLine, **environment: str) -> subprocess.Popen[bytes]:
+    process = start(line, **environment)
+    wait_until(lambda: line.is_ready(process.pid), within=60, what="worker ready")
+    return process
+
+
+def mark(line: EncodeLine, message: EncodeMessage) -> None:
+    """Make this picture one that hangs."""
+    with line.store.blobs.path(message.raw.blob).open("r+b") as file:
+        file.write(bytes([1, 2, 3]))
+
+
+def test_a_batch_that_always_hangs_fails_alone_as_worker_crashed(line: EncodeLine) -> None:
+    process = ready(line)
+    messages = line.messages(6)
+    mark(line, messages[3])
+    line.publish(messages)
+    job, statuses = messages[0].job_id, []
+    end = time.monotonic() + 90
+    while not all(part.state in FINAL_STATES for part in line.view(job).parts.values()):
+        assert time.monotonic() < end, line.view(job).parts
+        if process.poll() is not None:
+            statuses.append(process.returncode)
+            process = start(line)
+        time.sleep(0.05)
+    assert statuses == [HUNG] * 3
+    parts = line.view(job).parts
+    failed = parts.pop("3.image")
+    assert failed.error is not None
+    assert failed.error.code == "worker_crashed"
+    assert {part.state for part in parts.values()} == {State.DONE}
+    line.wait_settled()
+    assert line.end(process) == 0
+    text = line.log.read_text()
+    assert "has not ended after" in text
+    assert "hanging_gpu_worker.py" in text, "the traceback shows where it hangs"
+
+
+def test_a_worker_that_hangs_tells_its_counter_before_it_ends(line: EncodeLine) -> None:
+    process = ready(line)
+    (message,) = line.messages(1)
+    mark(line, message)
+    line.publish([message])
+    wait_until(lambda: line.counters().get("encode_hangs", 0) == 1, within=20, what="counter")
+    assert process.wait(10) == HUNG
+    assert not line.is_ready(process.pid)
+
+
+def test_a_hang_that_keeps_the_interpreters_lock_ends_too(line: EncodeLine) -> None:
+    process = ready(line, HANG="gil")
+    messages = line.messages(2)
+    mark(line, messages[0])
+    line.publish(messages)
+    assert process.wait(LIMIT_S * 3 + 10) == STUCK
+    assert "Timeout (" in line.log.read_text()
+    line.start()  # an ordinary worker: nothing was lost
+    line.wait_done(messages[0].job_id)
+    line.wait_settled()
+
+
+def test_a_frozen_worker_is_not_taken_for_a_hung_one(line: EncodeLine) -> None:
+    process = ready(line, EPD_BATCH_TIMEOUT="6")
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(4)  # longer than the heart may be silent; half the limit
+    process.send_signal(signal.SIGCONT)
+    messages = line.messages(4)
+    line.publish(messages)
+    line.wait_done(messages[0].job_id)
+    assert process.poll() is None
