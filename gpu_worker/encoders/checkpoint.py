@@ -67,10 +67,9 @@ class Checkpoint:
 
     @cached_property
     def image_processor(self) -> Mapping[str, Any]:
-        """Preprocessing of images or audio: an older folder has a file of its own, a newer one a section."""
+        """Preprocessing of images: an older folder has a file of its own, a newer one a section."""
         combined = self._json("processor_config.json") or {}
-        section = combined.get("image_processor") or combined.get("feature_extractor")
-        return self._json("preprocessor_config.json") or section or {}
+        return self._json("preprocessor_config.json") or combined.get("image_processor") or {}
 
     @cached_property
     def feature_extractor(self) -> Mapping[str, Any]:

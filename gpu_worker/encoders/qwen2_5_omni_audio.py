@@ -18,14 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own habit
 
-from epd.contracts.card import AudioRules, EncoderCard
 from epd.contracts.errors import SettingsError
-from epd.contracts.media import Modality
 from gpu_worker.encoders.checkpoint import Checkpoint
 from gpu_worker.encoders.loading import LoadRequest, required_int
 from gpu_worker.encoders.packed_speech import PackedSpeechEncoder
-from gpu_worker.encoders.precision import dtype_name
-from gpu_worker.encoders.speech_config import read_mel_rule, read_speech_shape
+from gpu_worker.encoders.speech_config import read_mel_rule, read_speech_shape, speech_card
 from gpu_worker.encoders.speech_rows import PackedRows, run_packed
 from gpu_worker.encoders.weights import load_weights
 from gpu_worker.encoders.whisper_model import WhisperBlock, WhisperShape
@@ -108,17 +105,8 @@ def load(request: LoadRequest) -> OmniAudioEncoder:
         unused=("audio_bos_eos_token.weight",),
     )
     tower.positions = wave_positions(shape.positions, shape.width).to(request.device, request.dtype)
-    card = EncoderCard(
-        name=request.name,
-        family="qwen2_5_omni_audio",
-        modalities=(Modality.AUDIO,),
-        hidden=out_width,
-        dtype=dtype_name(request.dtype),
-        weights_digest=weights.digest,
-        preprocess_revision=PREPROCESS_REVISION,
-        audio=AudioRules(sample_rate=rule.sample_rate),
-        parameters=weights.parameters,
-        device=str(request.device),
+    card = speech_card(
+        request, weights, rule, family="qwen2_5_omni_audio", revision=PREPROCESS_REVISION, hidden=out_width
     )
     return OmniAudioEncoder(card, tower, rule, chunk)
 

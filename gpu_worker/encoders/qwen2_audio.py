@@ -16,13 +16,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from epd.contracts.card import AudioRules, EncoderCard
 from epd.contracts.errors import SettingsError
-from epd.contracts.media import Modality
 from gpu_worker.encoders.loading import LoadRequest
 from gpu_worker.encoders.packed_speech import PackedSpeechEncoder
-from gpu_worker.encoders.precision import dtype_name
-from gpu_worker.encoders.speech_config import read_mel_rule, read_speech_shape
+from gpu_worker.encoders.speech_config import read_mel_rule, read_speech_shape, speech_card
 from gpu_worker.encoders.speech_rows import PackedRows, run_packed
 from gpu_worker.encoders.weights import load_weights
 from gpu_worker.encoders.whisper_model import SpeechTower, WhisperShape
@@ -91,16 +88,7 @@ def load(request: LoadRequest) -> Qwen2AudioEncoder:
         device=request.device,
         dtype=request.dtype,
     )
-    card = EncoderCard(
-        name=request.name,
-        family="qwen2_audio",
-        modalities=(Modality.AUDIO,),
-        hidden=out_width,
-        dtype=dtype_name(request.dtype),
-        weights_digest=weights.digest,
-        preprocess_revision=PREPROCESS_REVISION,
-        audio=AudioRules(sample_rate=rule.sample_rate),
-        parameters=weights.parameters,
-        device=str(request.device),
+    card = speech_card(
+        request, weights, rule, family="qwen2_audio", revision=PREPROCESS_REVISION, hidden=out_width
     )
     return Qwen2AudioEncoder(card, tower, rule, frames)

@@ -1,13 +1,16 @@
-"""What the speech families read alike: tower sizes, the feature extractor's numbers, and the sound itself."""
+"""What the speech families do alike: read sizes and the feature extractor's numbers, take sound, say so."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from epd.contracts.card import AudioRules, EncoderCard
 from epd.contracts.errors import Internal, SettingsError, UnsupportedMedia
-from epd.contracts.media import RawAudio, RawMedia
-from gpu_worker.encoders.loading import require_value, required_int
+from epd.contracts.media import Modality, RawAudio, RawMedia
+from gpu_worker.encoders.loading import LoadRequest, require_value, required_int
+from gpu_worker.encoders.precision import dtype_name
+from gpu_worker.encoders.weights import LoadedWeights
 from gpu_worker.encoders.whisper_model import WhisperShape
 from gpu_worker.preprocess.logmel import MelRule
 
@@ -58,3 +61,21 @@ def require_sound(raw: RawMedia, *, encoder: str, sample_rate: int) -> RawAudio:
     if raw.sample_rate != sample_rate:
         raise Internal(f"sound at {raw.sample_rate} Hz, encoder wants {sample_rate} Hz")
     return raw
+
+
+def speech_card(
+    request: LoadRequest, weights: LoadedWeights, rule: MelRule, *, family: str, revision: str, hidden: int
+) -> EncoderCard:
+    """The card of an encoder that takes sound alone, and no options with it."""
+    return EncoderCard(
+        name=request.name,
+        family=family,
+        modalities=(Modality.AUDIO,),
+        hidden=hidden,
+        dtype=dtype_name(request.dtype),
+        weights_digest=weights.digest,
+        preprocess_revision=revision,
+        audio=AudioRules(sample_rate=rule.sample_rate),
+        parameters=weights.parameters,
+        device=str(request.device),
+    )

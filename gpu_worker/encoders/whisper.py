@@ -13,12 +13,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from epd.contracts.card import AudioRules, EncoderCard
-from epd.contracts.media import ItemOptions, Modality, RawMedia
+from epd.contracts.card import EncoderCard
+from epd.contracts.media import ItemOptions, RawMedia
 from gpu_worker.encoders.base import DecodeFacts, Inputs, ItemPlan
 from gpu_worker.encoders.loading import LoadRequest
-from gpu_worker.encoders.precision import dtype_name
-from gpu_worker.encoders.speech_config import read_mel_rule, read_speech_shape, require_sound
+from gpu_worker.encoders.speech_config import read_mel_rule, read_speech_shape, require_sound, speech_card
 from gpu_worker.encoders.weights import load_weights
 from gpu_worker.encoders.whisper_model import WhisperTower
 from gpu_worker.preprocess.logmel import MelRule, log_mel, stack_windows
@@ -82,16 +81,7 @@ def load(request: LoadRequest) -> WhisperEncoder:
         device=request.device,
         dtype=request.dtype,
     )
-    card = EncoderCard(
-        name=request.name,
-        family="whisper",
-        modalities=(Modality.AUDIO,),
-        hidden=shape.width,
-        dtype=dtype_name(request.dtype),
-        weights_digest=weights.digest,
-        preprocess_revision=PREPROCESS_REVISION,
-        audio=AudioRules(sample_rate=rule.sample_rate),
-        parameters=weights.parameters,
-        device=str(request.device),
+    card = speech_card(
+        request, weights, rule, family="whisper", revision=PREPROCESS_REVISION, hidden=shape.width
     )
     return WhisperEncoder(card, tower, rule, shape.positions)
