@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from epd.contracts.errors import CorruptMedia
-from epd.contracts.job import PartId, PartRecord, Stage, State
+from epd.contracts.job import PartId, PartRecord, Priority, Stage, State
 from epd.contracts.media import Modality
 from epd.settings import Settings
-from epd.store.base import Completed, Store
+from epd.store.base import Completed, Load, Store
 from epd.store.open import open_memory_store, open_store
 from tests.contract.store_values import data_of, entry_of, job_record, key_of, waiter_of
 
@@ -51,6 +52,8 @@ class World:
         store.notices.listen(watcher, 0)
         for job_id in job_ids[:JOBS]:
             parts = {part: PartRecord() for part in PARTS if part.track is Modality.IMAGE}
+            ask, until = Load(2, 101), time.time() + 60
+            assert store.admissions.admit(job_id, ask, priority=Priority.BULK, until=until)
             store.jobs.create(job_record(job_id, items=2), parts, watcher)
 
     def step(self, name: str, *args: object) -> object:
@@ -65,6 +68,7 @@ class World:
             seen,
             stats.entries,
             stats.nbytes,
+            [self.store.admissions.held(priority) for priority in (None, *Priority)],
             self.store.embeddings.lookup([key_of(n) for n in range(KEYS)]),
         )
 
