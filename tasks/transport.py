@@ -16,7 +16,7 @@ from typing import Any
 
 from kombu import transport as kombu_transport
 from kombu.transport import redis as kombu_redis
-from redis.exceptions import ReadOnlyError
+from redis.exceptions import ResponseError
 
 from tasks.transport_channel import Channel
 
@@ -48,8 +48,9 @@ class Transport(kombu_redis.Transport):
     #: How long an idle worker waits at its bells, in seconds. A push without a ring is seen so late at most.
     brpop_timeout = 0.5
 
-    #: A primary that became a replica: connect anew, and reach the one that took over.
-    connection_errors = (*kombu_redis.Transport.connection_errors, ReadOnlyError)
+    #: A server that refuses commands: a primary that became a replica, or one without room, disk or replicas.
+    #: Connect anew, to reach the one that took over or until it takes commands again; else the worker ends.
+    connection_errors = (*kombu_redis.Transport.connection_errors, ResponseError)
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         client.transport_options.setdefault("health_check_interval", HEALTH_CHECK_S)

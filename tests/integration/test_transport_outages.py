@@ -105,3 +105,22 @@ def test_what_is_no_message_is_dropped(broker: Broker, hire: Callable[..., Worke
     hire()
     wait_until(lambda: broker.runs()["good"] == 1, within=15, what="good one run")
     wait_until(lambda: broker.held() == 0, within=3, what="junk gone")
+
+
+def test_a_server_that_refuses_writes_for_a_while_is_consumed_again(
+    broker: Broker, hire: Callable[..., Worker]
+) -> None:
+    publish(broker, ["before"])
+    worker = hire()
+    wait_until(lambda: broker.runs()["before"] == 1, within=15, what="first run")
+    wait_until(lambda: broker.held() == 0, within=3, what="acked")
+    # Stands for a full disk or memory too: the server answers, and every write is an error.
+    broker.client.config_set("min-replicas-to-write", 1)
+    wait_until(
+        lambda: broker.client.info("errorstats").get("errorstat_NOREPLICAS", {"count": 0})["count"] > 10,
+        within=15, what="refused more than once",
+    )  # fmt: skip
+    broker.client.config_set("min-replicas-to-write", 0)
+    publish(broker, ["after"])
+    wait_until(lambda: broker.runs()["after"] == 1, within=10, what="consumes again")
+    assert not worker.is_dead()
