@@ -13,7 +13,7 @@ from epd.store.base import Cards
 _log = logging.getLogger(__name__)
 
 #: Seconds between two looks at whether the cards are still there.
-_LOOK_PERIOD = 5.0
+_LOOK_PERIOD = 1.0
 _PAUSE = 0.5
 
 
