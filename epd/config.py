@@ -94,6 +94,8 @@ def load_config(path: Path) -> Config:
         config = Config.model_validate(data)
     except OSError as error:
         raise SettingsError(f"config file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"config file {path}: not UTF-8 text") from error
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"config file {path}: {error}") from error
     except ValidationError as error:

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, StringConstraints, ValidationError, model_validator
 from pydantic.functional_validators import BeforeValidator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
@@ -27,13 +27,20 @@ def _comma_separated(value: object) -> object:
     return value
 
 
-Hosts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_comma_separated)]
+#: A name or an address, with a port or without. A URL or a wildcard would never match, and is a mistake.
+_HOST = r"^([A-Za-z0-9_.-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?|[0-9A-Fa-f:.]+)$"
+Host = Annotated[str, StringConstraints(pattern=_HOST)]
+Hosts = Annotated[tuple[Host, ...], NoDecode, BeforeValidator(_comma_separated)]
+LogLevel = Annotated[
+    Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"],
+    BeforeValidator(lambda value: value.upper() if isinstance(value, str) else value),
+]
 
 
 class Settings(BaseSettings):
     """All settings. Sizes are bytes, times are seconds, rates are per second."""
 
-    model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True, extra="forbid", allow_inf_nan=False)
 
     # servers
     broker_url: str = "redis://127.0.0.1:6379/0"
@@ -94,7 +101,7 @@ class Settings(BaseSettings):
     max_queue_items: int = Field(default=10_000, ge=1)
     max_queue_bytes: int = Field(default=64 * GIB, ge=1)
     flower_port: int = Field(default=5555, ge=0, le=65535)
-    log_level: str = "INFO"
+    log_level: LogLevel = "INFO"
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
@@ -141,5 +148,5 @@ def _sentence(item: object) -> str:
     assert isinstance(item, dict)
     if not item["loc"]:  # a check over several settings; its text names them
         return str(item["msg"])
-    name = _PREFIX + "_".join(str(part) for part in item["loc"]).upper()
+    name = _PREFIX + "_".join(part for part in item["loc"] if isinstance(part, str)).upper()
     return f"{name}={item.get('input')!r}: {item['msg']}"

@@ -76,3 +76,9 @@ def test_a_mistake_is_named(tmp_path: Path, old: str, new: str, named: str) -> N
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"nowhere\.toml: No such file"):
         load_config(tmp_path / "nowhere.toml")
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "epd.toml").write_bytes(b"\x7fELF\xd0\x00")
+    with pytest.raises(SettingsError, match=r"epd\.toml: not UTF-8 text"):
+        load_config(tmp_path / "epd.toml")

@@ -35,6 +35,13 @@ def test_values_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.max_items, found.fetch_allow_hosts) == (7, ("127.0.0.1:8000", "::1"))
 
 
+def test_hosts_come_in_each_spelling_and_log_levels_in_each_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = ("localhost", "10.0.0.7:81", "[::1]:80", "fe80::1", "my_host.lan")
+    monkeypatch.setenv("EPD_FETCH_ALLOW_HOSTS", ",".join(hosts))
+    monkeypatch.setenv("EPD_LOG_LEVEL", "debug")
+    assert (read_settings().fetch_allow_hosts, read_settings().log_level) == (hosts, "DEBUG")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -42,6 +49,10 @@ def test_values_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
         ("EPD_MAX_ITEMS", "0"),
         ("EPD_BLOB_BYTES", "1"),
         ("EPD_JOB_DEADLINE", "nan"),
+        ("EPD_FETCH_TOTAL_TIMEOUT", "inf"),
+        ("EPD_LOG_LEVEL", "LOUD"),
+        ("EPD_FETCH_ALLOW_HOSTS", "http://127.0.0.1:8000"),
+        ("EPD_FETCH_ALLOW_HOSTS", "*.example.org"),
         ("EPD_API_PORT", "70000"),
         ("EPD_FETCH_RETRIES", "-1"),
     ],
