@@ -15,12 +15,14 @@ from gpu_worker.encoders.precision import resolve_device, resolve_dtype
 
 #: Module under ``gpu_worker.encoders`` for each family; imported when asked for.
 FAMILIES = {
+    "clip": "clip",
     "dinov2": "dinov2",
     "qwen2_5_omni_audio": "qwen2_5_omni_audio",
     "qwen2_5_vl": "qwen2_5_vl",
     "qwen2_audio": "qwen2_audio",
     "qwen2_vl": "qwen2_vl",
     "qwen3_vl": "qwen3_vl",
+    "siglip": "siglip",
     "whisper": "whisper",
 }
 

@@ -1,14 +1,49 @@
-"""Where a picture lands in a fixed square or rectangle: resize by the shortest edge, then crop the centre."""
+"""Where a picture lands in a fixed rectangle: cropped from its middle, or stretched to it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from epd.contracts.errors import SettingsError
 from gpu_worker.preprocess.resample import Filter
 from gpu_worker.preprocess.resize import Window
+
+
+class FitRule(Protocol):
+    """Brings pictures of any size to one."""
+
+    @property
+    def filter_(self) -> Filter:
+        """The resampling filter."""
+        ...
+
+    @property
+    def fitted(self) -> tuple[int, int]:
+        """(height, width) that every picture has in the end."""
+        ...
+
+    def placed(self, height: int, width: int) -> tuple[tuple[int, int], Window]:
+        """Size of the whole resized picture, and the part of it that is kept."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StretchRule:
+    """Resize to ``size`` (height, width) whatever the aspect ratio; nothing is cut off."""
+
+    size: tuple[int, int]
+    filter_: Filter = Filter.BICUBIC
+
+    @property
+    def fitted(self) -> tuple[int, int]:
+        """The size itself."""
+        return self.size
+
+    def placed(self, height: int, width: int) -> tuple[tuple[int, int], Window]:
+        """The size, and all of it."""
+        return self.size, Window(top=0, left=0, height=self.size[0], width=self.size[1])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,6 +53,11 @@ class CropRule:
     shortest_edge: int
     crop: tuple[int, int]
     filter_: Filter = Filter.BICUBIC
+
+    @property
+    def fitted(self) -> tuple[int, int]:
+        """The crop's size."""
+        return self.crop
 
     def placed(self, height: int, width: int) -> tuple[tuple[int, int], Window]:
         """Size of the whole resized picture, and the part of it that is kept.
@@ -39,12 +79,26 @@ def crop_rule(processor: Mapping[str, Any], default: CropRule) -> CropRule:
     if not (processor.get("do_resize", True) and processor.get("do_center_crop", True)):
         raise SettingsError("preprocessor_config.json: do_resize and do_center_crop must both be true")
     edge = _edge(processor.get("size", default.shortest_edge))
-    crop = _height_width(processor.get("crop_size", default.crop))
+    crop = _height_width("crop_size", processor.get("crop_size", default.crop))
     if max(crop) > edge:
         raise SettingsError(f"preprocessor_config.json: crop_size {crop} is larger than shortest_edge {edge}")
-    number = processor.get("resample", int(default.filter_))
+    return CropRule(shortest_edge=edge, crop=crop, filter_=_filter(processor, default.filter_))
+
+
+def stretch_rule(processor: Mapping[str, Any], default: StretchRule) -> StretchRule:
+    """The rule of a preprocessor file of the SigLIP kind. Raises ``SettingsError`` for other kinds."""
+    if not processor:
+        return default
+    if processor.get("do_center_crop") or not processor.get("do_resize", True):
+        raise SettingsError("preprocessor_config.json: do_resize must be true and do_center_crop must not")
+    size = _height_width("size", processor.get("size", default.size))
+    return StretchRule(size=size, filter_=_filter(processor, default.filter_))
+
+
+def _filter(processor: Mapping[str, Any], default: Filter) -> Filter:
+    number = processor.get("resample", int(default))
     try:
-        return CropRule(shortest_edge=edge, crop=crop, filter_=Filter(number))
+        return Filter(number)
     except ValueError as error:
         raise SettingsError(f"preprocessor_config.json: resample {number!r}: neither 2 nor 3") from error
 
@@ -56,11 +110,11 @@ def _edge(value: object) -> int:
     return edge
 
 
-def _height_width(value: object) -> tuple[int, int]:
-    if isinstance(value, Mapping):
+def _height_width(key: str, value: object) -> tuple[int, int]:
+    if isinstance(value, Mapping) and {"height", "width"} <= value.keys():
         return int(value["height"]), int(value["width"])
     if isinstance(value, int):
         return value, value
     if isinstance(value, tuple | list) and len(value) == 2:
         return int(value[0]), int(value[1])
-    raise SettingsError(f"preprocessor_config.json: crop_size {value!r} is not a height and a width")
+    raise SettingsError(f"preprocessor_config.json: {key} {value!r} is not a height and a width")

@@ -40,12 +40,16 @@ ITEMS: dict[str, Callable[[], list[Item]]] = {
     "dinov2": lambda: [picture(50, 70), clip(3, 40, 90), picture(1, 1), picture(400, 9)],
     "qwen2_5_vl": lambda: [picture(50, 300), clip(5, 60, 90), picture(1, 1), picture(300, 300)],
     "qwen2_vl": lambda: [picture(50, 300), clip(5, 60, 90), picture(1, 1), picture(300, 300)],
+    "clip": lambda: [picture(50, 70), clip(3, 40, 90), picture(1, 1), picture(400, 9)],
+    "siglip": lambda: [picture(50, 70), clip(3, 40, 90), picture(1, 1), picture(400, 9)],
     "qwen3_vl": lambda: [picture(50, 300), clip(5, 60, 90), picture(1, 1), clip(1, 300, 300)],
 }
 
 #: The packed tensor of each family that holds what was heard or seen.
 MEDIA_TENSOR = {"whisper": "mel", "qwen2_audio": "mel", "qwen2_5_omni_audio": "mel"} | {
     "dinov2": "pictures",
+    "clip": "pictures",
+    "siglip": "pictures",
     "qwen2_5_vl": "patches",
     "qwen2_vl": "patches",
     "qwen3_vl": "patches",

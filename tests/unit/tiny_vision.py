@@ -7,10 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from gpu_worker.encoders.activations import quick_gelu, tanh_gelu
+from gpu_worker.encoders.activations import Activation, quick_gelu, tanh_gelu
+from gpu_worker.encoders.clip_model import ClipTower
 from gpu_worker.encoders.qwen2_vl_model import Qwen2VisionTower
 from gpu_worker.encoders.qwen3_vl_model import Qwen3VisionShape, Qwen3VisionTower
 from gpu_worker.encoders.qwen_parts import VisionSizes
+from gpu_worker.encoders.siglip_model import SiglipTower
+from gpu_worker.encoders.vit_parts import VitShape
 from tests.unit.tiny_tensors import random_state
 
 QWEN2 = {
@@ -62,8 +65,34 @@ def qwen3_state() -> dict[str, Tensor]:
     return random_state(Qwen3VisionTower(shape, tanh_gelu), "model.visual.")
 
 
+VIT = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 56,
+    "patch_size": 14,
+}
+
+
+def vit_shape(activation: Activation, epsilon: float) -> VitShape:
+    return VitShape(
+        width=32, layers=2, heads=4, hidden=48, image=56, patch=14, epsilon=epsilon, activation=activation
+    )
+
+
+def clip_state() -> dict[str, Tensor]:
+    return random_state(ClipTower(vit_shape(quick_gelu, 1e-5)), "vision_model.")
+
+
+def siglip_state() -> dict[str, Tensor]:
+    return random_state(SiglipTower(vit_shape(tanh_gelu, 1e-6)), "vision_model.")
+
+
 #: Family to its configuration and a maker of its tensors.
 TINY_VISION: dict[str, tuple[dict[str, Any], Callable[[], dict[str, Tensor]]]] = {
     "qwen2_vl": (QWEN2, qwen2_state),
     "qwen3_vl": (QWEN3, qwen3_state),
+    "clip": ({"vision_config": VIT}, clip_state),
+    "siglip": ({"vision_config": VIT}, siglip_state),
 }
