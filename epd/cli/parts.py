@@ -115,7 +115,7 @@ def _owner_lives(folder: Path) -> bool:
         os.kill(int(folder.name.split("-")[1]), 0)
     except ProcessLookupError:
         return False
-    except (PermissionError, ValueError):
+    except (PermissionError, ValueError, OverflowError):
         return True
     return True
 

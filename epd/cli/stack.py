@@ -8,11 +8,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 
 import httpx
 
 from epd.cli import parts
+from epd.cli.data_dir import hold_data_dir, require_folder
 from epd.cli.parts import StackOptions
 from epd.cli.process import Child
 from epd.config import load_config
@@ -23,6 +25,8 @@ _TEND_PERIOD = 0.1
 _STOP_LIMIT = 8.0
 _START_LIMIT = 180.0
 _TRIES_BEFORE_READY = 3
+#: Settings that name folders; one that cannot be written would otherwise show with the first request.
+_FOLDERS = frozenset({"EPD_BLOB_DIR", "EPD_EMBEDDING_DIR"})
 
 Progress = Callable[[str], None]
 
@@ -45,6 +49,9 @@ class Stack:
         self._redis_port = parts.free_port(options.redis_port) if options.broker_url is None else 0
         self._broker_url = options.broker_url or f"redis://127.0.0.1:{self._redis_port}/0"
         self._store_url = options.store_url or parts.store_beside(self._broker_url)
+        for name in _FOLDERS & options.overrides.keys():
+            require_folder(Path(options.overrides[name]), name)
+        self._data_lock = hold_data_dir(options.data_dir)
         self.media_dir = parts.new_media_dir()  # last: nothing after it can fail and leave it behind
         self.settings = self._settings()
         self._children: dict[str, Child] = {}
@@ -205,6 +212,7 @@ class Stack:
             self._tender.join(2)
         with contextlib.suppress(OSError):
             shutil.rmtree(self.media_dir)
+        self._data_lock.close()
 
     def _await_workers(self, end: float) -> None:
         for child in self._children.values():
