@@ -12,11 +12,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --no-input --pro
 SHOW := awk '/^Collecting/ {print "   + " $$2; fflush()} /^Installing collected/ {print "   unpacking ..."; fflush()}'
 TESTS ?= tests
 PYTEST_ARGS ?=
+SEED ?= 1
+MINUTES ?= 10
+CHAOS_ARGS ?=
 
-.PHONY: help setup demo test up lint types contracts check pins clean
+.PHONY: help setup demo test up chaos soak lint types contracts check pins clean
 
 help:
-	@echo "make setup | demo | test | up | lint | types | contracts | check | clean"
+	@echo "make setup | demo | test | up | chaos | soak | lint | types | contracts | check | clean"
 
 setup: $(STAMP)
 
@@ -41,6 +44,14 @@ up: $(STAMP)
 test: $(STAMP)
 	@$(BIN)/python -m demo.weights
 	@$(BIN)/python -m pytest -m "not gpu and not slow" $(PYTEST_ARGS) $(TESTS)
+
+# Processes are killed while they work. SEED=n is another storm; CHAOS_ARGS="--only NAME" is one scenario.
+chaos: $(STAMP)
+	@$(BIN)/python -m tests.chaos --seed $(SEED) $(CHAOS_ARGS)
+
+# A steady load for MINUTES, and whether memory, files, keys or descriptors grow.
+soak: $(STAMP)
+	@$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES) --seed $(SEED)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

@@ -14,6 +14,7 @@ from epd.client import Client
 from epd.contracts.answers import ItemAnswer, JobAnswer, PartAnswer
 from epd.contracts.errors import EpdError, NotFound
 from epd.contracts.job import State
+from epd.contracts.media import Modality
 from epd.store import keys
 from tests.chaos.checkpoints import TWIN
 from tests.chaos.corpus import Thing
@@ -25,6 +26,7 @@ from tests.chaos.server import Server
 #: size and padding, so the sums are added up in another order.
 TOLERANCE = 1e-3
 _CHUNK = 16
+_PAIRS = 8
 _CALM_LIMIT = 240.0
 
 Rows = npt.NDArray[Any]
@@ -34,10 +36,12 @@ Rows = npt.NDArray[Any]
 class Audit:
     """Lost items (not final, or without right rows) and duplicated parts, each with its reason.
 
-    ``gone``: items of jobs that a lost store may forget.
+    ``gone``: items of jobs that a lost store may forget. ``blind``: media so alike that a mix-up of them would
+    not have been seen.
     """
 
     gone: int = 0
+    blind: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     duplicated: list[str] = field(default_factory=list)
 
@@ -48,6 +52,7 @@ def audit(client: Client, ledger: Ledger, store: Server, watch: NoticeWatch, *, 
     if not gone_is_lost:
         _note_forgotten(client, ledger)
     references = _references(client, ledger)
+    found.blind = _alike(client, list(references.values()))
     for order in ledger.orders:
         if order.gone and not gone_is_lost:
             found.gone += len(order.things)
@@ -60,6 +65,17 @@ def audit(client: Client, ledger: Ledger, store: Server, watch: NoticeWatch, *, 
     own = {order.job_id for order in ledger.orders}
     found.duplicated += [f"{job}/{part} ended twice" for job, part in watch.ended_twice() if job in own]
     return found
+
+
+def _alike(client: Client, references: Sequence[ItemAnswer]) -> list[str]:
+    """Neighbours among the pictures whose rows differ by little more than the tolerance."""
+    pictures = [one for one in references if one.type is Modality.IMAGE and one.state is State.DONE]
+    pairs = list(itertools.pairwise(pictures))[:_PAIRS]
+    return [
+        f"{one.embedding} and {other.embedding} are alike"
+        for one, other in pairs
+        if relative_difference(_rows(client, one), _rows(client, other)) < 10 * TOLERANCE
+    ]
 
 
 def _note_forgotten(client: Client, ledger: Ledger) -> None:

@@ -18,6 +18,7 @@ from PIL import Image
 from workers.ffmpeg import ffmpeg_binary
 
 #: Things of each type in a row of ten, where a scenario asks for all types.
+POSTERS = ("poster",)
 MIXED = ("image",) * 7 + ("audio",) * 2 + ("video",)
 IMAGES = ("image",)
 _SAMPLE_RATE = 16_000
@@ -50,15 +51,21 @@ class Corpus:
 
 def _thing(seed: int, number: int, kind: str) -> Thing:
     dice = np.random.default_rng((seed, number))
-    make = {"image": _picture, "audio": _sound, "video": _video}[kind]
-    ending = {"image": "png", "audio": "wav", "video": "mp4"}[kind]
-    return Thing(kind, f"{seed}-{number}.{ending}", make(dice))
+    name = f"{seed}-{number}"
+    match kind:
+        case "image":
+            return Thing("image", f"{name}.png", _picture(dice, (96, 72), "PNG"))
+        case "poster":  # half a mebibyte when it is decoded
+            return Thing("image", f"{name}.jpg", _picture(dice, (480, 360), "JPEG"))
+        case "audio":
+            return Thing("audio", f"{name}.wav", _sound(dice))
+    return Thing("video", f"{name}.mp4", _video(dice))
 
 
-def _picture(dice: np.random.Generator) -> bytes:
+def _picture(dice: np.random.Generator, size: tuple[int, int], form: str) -> bytes:
     coarse = dice.integers(0, 256, (6, 8, 3), dtype=np.uint8)
     file = io.BytesIO()
-    Image.fromarray(coarse).resize((96, 72), Image.Resampling.BICUBIC).save(file, "PNG")
+    Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).save(file, form)
     return file.getvalue()
 
 

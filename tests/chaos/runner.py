@@ -90,7 +90,7 @@ def _storm(scenario: Scenario, play: Play) -> None:
 def _line(scenario: Scenario, play: Play, found: Audit, seed: int, seconds: float) -> Line:
     ledger, failed = play.load.ledger, play.load.ledger.failed
     unexpected = sorted(set(failed) - scenario.allowed)
-    why = [*found.lost, *found.duplicated, *play.broken, *play.load.not_accepted]
+    why = [*found.lost, *found.duplicated, *found.blind, *play.broken, *play.load.not_accepted]
     why += [f"unexpected failure: {code}" for code in unexpected]
     return Line(
         scenario=scenario.name,
@@ -105,7 +105,7 @@ def _line(scenario: Scenario, play: Play, found: Audit, seed: int, seconds: floa
         recoveries_s=[round(seconds, 2) for seconds in play.recoveries],
         seconds=round(seconds, 1),
         ok=not why,
-        settings=dict(scenario.setup.as_dict()),
+        settings={name: value for name, value in scenario.setup.settings if name.startswith("EPD_")},
         facts={**play.facts, "gone": found.gone, "refused": dict(ledger.refused)},
         why=why,
     )

@@ -6,7 +6,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -28,14 +28,17 @@ SECOND_FETCH = "fetch2"
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What differs between stacks. ``settings`` are EPD_* variables of every process, as sorted pairs."""
+    """What differs between stacks. ``settings`` are variables of every process, EPD_* mostly.
+
+    ``{world}`` in a value is the folder of the world.
+    """
 
     settings: tuple[tuple[str, str], ...] = (("EPD_MAX_DELIVERIES", "50"),)
     gpu_workers: int = 2
 
-    def as_dict(self) -> Mapping[str, str]:
-        """The settings by name."""
-        return dict(self.settings)
+    def variables(self, folder: Path) -> dict[str, str]:
+        """The settings by name, for a world in this folder."""
+        return {name: value.replace("{world}", str(folder)) for name, value in self.settings}
 
 
 #: A message may be in many workers that die: the storms kill far more often than life does.
@@ -95,7 +98,7 @@ class World:
         own = {
             "EPD_TORCH_THREADS": "1",
             "EPD_FETCH_ALLOW_HOSTS": self.site.authority,
-            **self.setup.as_dict(),
+            **self.setup.variables(self.folder),
         }
         return StackOptions(
             config=self.config,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from epd.identity import content_digest
@@ -12,11 +11,11 @@ from tests.chaos.play import Play, Scenario
 from tests.chaos.world import Setup
 
 _ROOT = Path(__file__).parents[3]
-_MARKS = Path(tempfile.gettempdir()) / "epd-chaos-marks"
+_MARKS = "marks"
 #: Here the limit of deliveries is the product's own: three.
 _SETUP = Setup(
     settings=(
-        ("CHAOS_DEADLY_MARKS", str(_MARKS)),
+        ("CHAOS_DEADLY_MARKS", f"{{world}}/{_MARKS}"),
         ("PYTHONPATH", f"{_ROOT / 'tests' / 'chaos' / 'deadly'}:{_ROOT}"),
     )
 )
@@ -26,30 +25,29 @@ _MATES = 12
 def run(play: Play) -> None:
     """Each poisoned item fails alone with ``worker_crashed``; whatever shared a batch with it is done."""
     play.facts["max_deliveries"] = 3
-    for stage in ("decode", "encode")[: play.times(2, 2)]:
+    for stage in ("decode", "encode"):
         things = play.world.corpus.take(_MATES)
         poison = play.dice.choice(things)
-        _mark(stage, poison)
+        _mark(play, stage, poison)
         play.load.add(things, SLOW_MODEL)
     play.require(play.load.finish(_SCENARIO_LIMIT), "not all is final")
     _check(play)
 
 
-def _mark(stage: str, thing: Thing) -> None:
-    _MARKS.mkdir(exist_ok=True)
-    (_MARKS / f"{stage}-{content_digest(thing.data)}").touch()
+def _mark(play: Play, stage: str, thing: Thing) -> None:
+    folder = play.world.folder / _MARKS
+    folder.mkdir(exist_ok=True)
+    (folder / f"{stage}-{content_digest(thing.data)}").touch()
 
 
 def _check(play: Play) -> None:
-    marked = {path.name.split("-")[1] for path in _MARKS.iterdir()}
+    marked = {path.name.split("-")[1] for path in (play.world.folder / _MARKS).iterdir()}
     for order in play.load.ledger.orders:
         assert order.answer is not None
         for thing, item in zip(order.things, order.answer.items, strict=True):
             crashed = item.error is not None and item.error.code == "worker_crashed"
             if crashed != (content_digest(thing.data) in marked):
                 play.require(False, f"{thing.name}: {item.state} {item.error}")
-    for path in _MARKS.iterdir():
-        path.unlink()
 
 
 _SCENARIO_LIMIT = 180.0
