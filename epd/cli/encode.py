@@ -83,10 +83,17 @@ def expand(sources: Iterable[str], stdin: Iterable[str]) -> Iterator[str]:
     for source in sources:
         if source == "-":
             yield from (line.strip() for line in stdin if line.strip())
-        elif is_url(source) or Path(source).exists():
+        elif is_url(source) or _is_there(source):
             yield source
         else:
             yield from _matches(source)
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except OSError:  # too long for a file's name, say; the server's client tells why
+        return True
 
 
 def _matches(pattern: str) -> list[str]:

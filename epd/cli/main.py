@@ -63,6 +63,10 @@ def app() -> None:
     except BrokenPipeError:  # the reader of our output went away, as `| head` does
         sys.stderr.close()
         sys.exit(EXIT_FAILED)
+    except OSError as error:  # the user's file, folder or disk: --out, a data folder, standard output
+        where = f": {error.filename}" if error.filename else ""
+        print(f"failed: {error.strerror or error}{where}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
 
 
 def _exit_code(error: EpdError) -> int:

@@ -30,7 +30,8 @@ class AsyncClient:
 
     def __init__(self, base_url: str = "http://127.0.0.1:8000", *, timeout: float = 60.0) -> None:
         limits = httpx.Limits(max_connections=512, max_keepalive_connections=64)
-        self._http = httpx.AsyncClient(base_url=base_url, timeout=timeout, trust_env=False, limits=limits)
+        url = calls.checked_url(base_url)
+        self._http = httpx.AsyncClient(base_url=url, timeout=timeout, trust_env=False, limits=limits)
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -123,7 +124,7 @@ class AsyncClient:
                     event = calls.read_event_line(line)
                     if event is not None:
                         yield event
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise self._unreachable(error) from error
 
     async def embedding(
@@ -169,7 +170,7 @@ class AsyncClient:
     async def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
             return await self._http.request(method, path, **options)
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: Exception) -> Unreachable:

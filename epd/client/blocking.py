@@ -30,7 +30,7 @@ class Client:
     """
 
     def __init__(self, base_url: str = "http://127.0.0.1:8000", *, timeout: float = 60.0) -> None:
-        self._http = httpx.Client(base_url=base_url, timeout=timeout, trust_env=False)
+        self._http = httpx.Client(base_url=calls.checked_url(base_url), timeout=timeout, trust_env=False)
 
     def __enter__(self) -> Client:
         return self
@@ -124,7 +124,7 @@ class Client:
                     answer.read()
                     calls.raise_for_problem(answer)
                 yield from calls.read_events(answer.iter_lines())
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise self._unreachable(error) from error
 
     def embedding(
@@ -172,7 +172,7 @@ class Client:
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
             return self._http.request(method, path, **options)
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: Exception) -> Unreachable:

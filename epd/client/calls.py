@@ -48,6 +48,14 @@ class Call(Generic[T]):
     params: Mapping[str, str] = field(default_factory=dict)
 
 
+def checked_url(base_url: str) -> httpx.URL:
+    """A server's URL; raises ``InvalidRequest`` when it is none."""
+    try:
+        return httpx.URL(base_url)
+    except httpx.InvalidURL as error:
+        raise errors.InvalidRequest(f"not a URL: {base_url[:200]!r} ({error})") from error
+
+
 def start_job(
     items: list[dict[str, Any]],
     *,
@@ -160,7 +168,13 @@ class _Problem(BaseModel):
 
 
 def _reader(kind: type[M]) -> Callable[[httpx.Response], M]:
-    return lambda answer: kind.model_validate_json(answer.content)
+    def read(answer: httpx.Response) -> M:
+        try:
+            return kind.model_validate_json(answer.content)
+        except ValidationError as error:
+            raise Unreachable("the answer is not that of an epd server of this version") from error
+
+    return read
 
 
 def _error_classes(kind: type[EpdError]) -> Iterator[type[EpdError]]:

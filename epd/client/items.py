@@ -34,7 +34,7 @@ def prepare(item: ItemLike, type_: str | None = None) -> Prepared:
         return _from_mapping(dict(item), type_)
     text = str(item)
     if is_url(text):
-        return Prepared({"type": type_ or guess_type(text), "url": text})
+        return Prepared({"type": type_ or guess_type(text), "url": _sendable(text)})
     upload = _existing(Path(text))  # before its type: a folder or a missing file has none to be asked for
     return Prepared({"type": type_ or guess_type(text)}, upload=upload)
 
@@ -49,27 +49,44 @@ def _from_mapping(body: dict[str, Any], type_: str | None) -> Prepared:
 
 
 def is_url(text: str) -> bool:
-    """Whether the text is for the server to fetch (http, https or data), not a local path."""
-    return text.split(":", 1)[0].lower() in {"http", "https", "data"} and ":" in text
+    """Whether the text is for the server (http://, https:// or data:...,...), not a local path."""
+    scheme, colon, rest = text.partition(":")
+    if scheme.lower() == "data":
+        return "," in rest
+    return scheme.lower() in {"http", "https"} and bool(colon) and rest.startswith("//")
 
 
 def guess_type(name: str) -> str:
     """image, video or audio by the name's ending (or a data URI's type)."""
-    if name[:5].lower() == "data:":
+    if is_url(name) and name[:5].lower() == "data:":
         family = name[5:].split("/", 1)[0].lower()
     else:
-        path = urlsplit(name).path if is_url(name) else name
-        found = mimetypes.guess_type(path)[0] or ""
-        family = _MORE_TYPES.get(Path(path).suffix.lower()) or found.split("/", 1)[0]
+        # The ending alone: mimetypes takes "data:x.png" for a URL.
+        ending = Path(urlsplit(name).path if is_url(name) else name).suffix.lower()
+        found = mimetypes.guess_type(f"name{ending}")[0] or ""
+        family = _MORE_TYPES.get(ending) or found.split("/", 1)[0]
     if family not in set(Modality):
         choice = ", ".join(Modality)
         raise InvalidRequest(f"cannot tell the type of {name[:200]!r}; say it (type, or --type): {choice}")
     return family
 
 
+def _sendable(url: str) -> str:
+    try:
+        url.encode()
+    except UnicodeEncodeError as error:  # a shell's bytes that are no UTF-8; JSON cannot carry them
+        raise InvalidRequest(f"not a URL: {url[:200]!r}") from error
+    return url
+
+
 def _existing(path: Path) -> Path:
-    if path.is_dir():
-        raise InvalidRequest(f"{path} is a folder; name its files, as in '{path / '*'}'")
-    if not path.is_file():
-        raise InvalidRequest(f"no such file: {path}")
+    name = str(path)[:200]
+    try:
+        if path.is_dir():
+            raise InvalidRequest(f"{name} is a folder; name its files, as in '{path / '*'}'")
+        if not path.is_file():
+            raise InvalidRequest(f"no such file: {name}")
+        path.open("rb").close()
+    except OSError as error:
+        raise InvalidRequest(f"cannot read {name}: {error.strerror}") from error
     return path

@@ -110,3 +110,15 @@ def test_a_stack_does_not_wait_for_a_server_that_is_gone() -> None:
         require_server("EPD_STORE_URL", "redis://me:secret@127.0.0.1:9/1")
     assert "secret" not in str(caught.value)
     require_server("EPD_BROKER_URL", "redis+socket:///nowhere.sock")  # Celery's own form: left to Celery
+
+
+def test_a_folder_that_cannot_be_made_is_one_line() -> None:
+    run = epd("encode", __file__, "--out", f"{__file__}/out", "--url", "http://127.0.0.1:9")
+    assert run.returncode == 1
+    assert run.stderr.strip() == f"failed: Not a directory: {__file__}/out"
+
+
+def test_a_name_that_no_file_can_have_fails_alone() -> None:
+    run = epd("encode", "a" * 5000 + ".png", "--json", "--url", "http://127.0.0.1:9")
+    assert run.returncode == 1
+    assert json.loads(run.stdout)["error"]["code"] == "invalid_request"

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from epd.client import calls
+from epd.client import AsyncClient, Client, Unreachable, calls
 from epd.client.items import guess_type, prepare
 from epd.client.tensors import read_embedding
 from epd.contracts import errors
@@ -57,6 +57,34 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         prepare(tmp_path / "gone")  # and its type is not asked for
     with pytest.raises(errors.InvalidRequest, match="is a folder"):
         prepare(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["http:.png", "data:x.png", "https.png"])
+def test_a_file_whose_name_looks_like_a_url_is_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_bytes(b"x")
+    assert prepare(name).upload == Path(name)
+
+
+def test_names_that_no_file_and_no_url_can_have_are_the_callers_fault() -> None:
+    with pytest.raises(errors.InvalidRequest, match=r"cannot read aaaa.*File name too long"):
+        prepare("a" * 300 + ".png")
+    with pytest.raises(errors.InvalidRequest, match="not a URL"):
+        prepare("http://h.example/\udcff.png")
+
+
+def test_a_server_url_that_is_none_is_the_callers_fault() -> None:
+    for client in (Client, AsyncClient):
+        with pytest.raises(errors.InvalidRequest, match="not a URL"):
+            client("http://[::1")
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"{}", b""])
+def test_a_good_answer_of_some_other_server_is_told(body: bytes) -> None:
+    with pytest.raises(Unreachable, match="epd server"):
+        calls.get_status().read(httpx.Response(200, content=body))
 
 
 def test_a_mapping_keeps_its_fields_and_bytes_become_base64() -> None:
