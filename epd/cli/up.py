@@ -50,7 +50,9 @@ def up(
         overrides={name: value for name, value in given.items() if name not in _OWN},
     )
     ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    # Under nohup the terminal's end is to be no end of ours.
+    hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+    for number in (signal.SIGINT, signal.SIGTERM, *hangup):
         signal.signal(number, lambda *_: ended.set())
     with Stack(options) as stack:
         with console.status("starting") as spinner:
