@@ -25,7 +25,7 @@ def starting(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "epd.cli.main", "up", "--no-flower", "--data-dir", str(tmp_path)]
     environment = {**os.environ, "EPD_API_PORT": str(free_port())}
     process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    wait_until(lambda: (tmp_path / "logs/redis.log").exists(), within=30, what="the first part started")
+    wait_until((tmp_path / "logs/redis.log").exists, within=30, what="the first part started")
     yield process
     with suppress(ProcessLookupError):
         process.kill()
