@@ -19,7 +19,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.client import PubSub
 from redis.exceptions import ConnectionError as ConnectionLost
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
 from epd.contracts.errors import SettingsError, StoreUnavailable
@@ -46,7 +46,16 @@ def answering() -> Iterator[None]:
         yield
     except (RedisError, OSError) as error:
         logger.warning("store: %s: %s", type(error).__name__, error)
-        raise StoreUnavailable(f"the store does not answer: {type(error).__name__}") from error
+        raise StoreUnavailable(_complaint(error)) from error
+
+
+def _complaint(error: Exception) -> str:
+    """What is wrong, without the server's own words: they may hold keys and addresses."""
+    if isinstance(error, ResponseError):
+        # Servers begin with a code: OOM, MISCONF (its disk is full), NOREPLICAS, READONLY ...
+        code = error.status_code or str(error).partition(" ")[0]
+        return f"the store refuses ({code if code.isupper() and len(code) <= 20 else 'error'})"
+    return f"the store does not answer: {type(error).__name__}"
 
 
 def _pool(url: str, timeout: float) -> redis.BlockingConnectionPool:
