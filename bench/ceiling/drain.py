@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import redis
 
@@ -19,13 +20,15 @@ _STOCK_UNACKED = "unacked"
 
 def held_by_ours(client: redis.Redis) -> int:
     """Messages in the unacked hashes of our transport."""
-    names = client.hkeys(broker_keys.SESSIONS)
-    return sum(int(client.hlen(broker_keys.unacked(name.decode()))) for name in names)  # type: ignore[union-attr]
+    sessions: Any = client.hkeys(broker_keys.SESSIONS)
+    counts: list[Any] = [client.hlen(broker_keys.unacked(name.decode())) for name in sessions]
+    return sum(counts)
 
 
 def held_by_stock(client: redis.Redis) -> int:
     """Messages in kombu's own unacked hash."""
-    return int(client.hlen(_STOCK_UNACKED))  # type: ignore[arg-type]
+    count: Any = client.hlen(_STOCK_UNACKED)
+    return int(count)
 
 
 def seconds_to_drain(
