@@ -34,8 +34,9 @@ class Metadata(Wire):
 
     ``grid_thw`` is (t, h, w) in patches before merging; ``video_timestamps`` are seconds, one a sampled
     frame; ``second_per_grid_ts`` is seconds between temporal grid steps; ``audio_feature_lengths`` are
-    valid mel frames, one a 30 s window; ``original_size`` is (width, height). ``audio`` is set on a
-    video's frames only and tells whether the file has an audio track.
+    valid mel frames, one a window of the family (30 s; for Qwen2.5-Omni the whole sound);
+    ``original_size`` is (width, height). ``audio`` is set on a video's frames only and tells whether the
+    file has an audio track.
     """
 
     embedding_key: str
