@@ -36,8 +36,8 @@ Rows = npt.NDArray[Any]
 class Audit:
     """Lost items (not final, or without right rows) and duplicated parts, each with its reason.
 
-    ``gone``: items of jobs that a lost store may forget. ``blind``: media so alike that a mix-up of them would
-    not have been seen.
+    ``gone``: items of jobs that a lost store may forget. ``blind``: media so alike that a mix-up
+    of them would not have been seen.
     """
 
     gone: int = 0

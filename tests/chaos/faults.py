@@ -16,7 +16,8 @@ from tests.chaos.world import wait_until
 
 logger = logging.getLogger(__name__)
 
-_BUSY_LIMIT = 20.0
+_BUSY_LIMIT = 40.0
+_END_LIMIT = 10.0
 _BACK_LIMIT = 60.0
 _RECOVERY_LIMIT = 60.0
 #: What was published just before a kill has been heard after this many seconds.
@@ -34,7 +35,9 @@ def kill_at_work(play: Play, name: str, *, within: float, kind: str, comes_back:
     stack.hold(name)
     held = wait_for_work(play, name, within=within)
     killed = time.monotonic()
+    pid = stack.pid(name)
     stack.kill(name)
+    play.require(await_end(play, name, pid, _END_LIMIT), f"{name} did not die of SIGKILL")
     time.sleep(_LAST_WORDS)
     held = {part for part in held if part not in play.watch.ended_at}
     if held:

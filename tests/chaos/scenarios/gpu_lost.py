@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from tests.chaos.checkpoints import SLOW_MODEL
-from tests.chaos.faults import await_more_ends, await_worker, kill_at_work, wait_for_work
+from tests.chaos.faults import await_end, await_more_ends, await_worker, kill_at_work, wait_for_work
 from tests.chaos.play import Play, Scenario
 
 _ITEMS = 24
@@ -28,11 +28,13 @@ def all_lost(play: Play) -> None:
         play.submit(_ITEMS, SLOW_MODEL)
         wait_for_work(play, "gpu0", within=0.2)
         killed = time.monotonic()
-        for name in ("gpu0", "gpu1"):
+        pids = {name: play.world.stack.pid(name) for name in ("gpu0", "gpu1")}
+        for name, pid in pids.items():
             play.world.stack.kill(name)
+            await_end(play, name, pid, _LIMIT)
         play.require(await_more_ends(play, _LIMIT), "nothing ended after the restart of both GPU workers")
         play.facts.setdefault("restart_and_recovery_s", []).append(round(time.monotonic() - killed, 1))
-        for name in ("gpu0", "gpu1"):
+        for name in pids:
             await_worker(play, name, "encode")
 
 
