@@ -1,0 +1,1 @@
+"""What packing gains and what the engine costs on top of a forward, both measured inside one run."""

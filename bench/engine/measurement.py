@@ -1,0 +1,121 @@
+"""The two ratios, each of neighbouring measurements in one run, so that a busy machine touches both sides."""
+
+from __future__ import annotations
+
+import queue
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.engine.checkpoint import REALISTIC, SMALL, Size, load_random
+from bench.engine.rig import EngineRig
+from gpu_worker.encoders.base import Encoder, Inputs
+
+#: Items that are there at once, for both figures.
+TOGETHER = 16
+_BATCH = 8  #: items a batch at the realistic size: two batches, so that staging and writing may overlap
+_SMALL_PICTURE = (96, 96)
+_PHOTO = (480, 640)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFigures:
+    """Medians of all repeats. Rates are items a second, times are seconds for ``TOGETHER`` items."""
+
+    packing_gain: float
+    overhead: float
+    packed_per_s: float
+    single_per_s: float
+    engine_seconds: float
+    bare_seconds: float
+
+
+def measure(folder: Path, repeats: int) -> EngineFigures:
+    """Both figures; ``folder`` should be in memory, as the worker's own folders are.
+
+    Raises:
+        EncodeFailed: the engine failed an item.
+    """
+    packed, single = _packing(folder, SMALL, repeats)
+    engine, bare = _overhead(folder, REALISTIC, repeats)
+    return EngineFigures(
+        packing_gain=_median_ratio(single, packed),
+        overhead=_median_ratio(engine, bare) - 1,
+        packed_per_s=TOGETHER / statistics.median(packed),
+        single_per_s=TOGETHER / statistics.median(single),
+        engine_seconds=statistics.median(engine),
+        bare_seconds=statistics.median(bare),
+    )
+
+
+def _packing(folder: Path, size: Size, repeats: int) -> tuple[list[float], list[float]]:
+    """Seconds for the items submitted together, and for the same items one at a time."""
+    rig = EngineRig(load_random(size, folder), folder, max_items=TOGETHER)
+    try:
+        slots = [rig.picture(folder / f"small-{i}", *_SMALL_PICTURE) for i in range(TOGETHER)]
+        rig.together(slots)
+        rig.one_by_one(slots[:2])
+        packed, single = [], []
+        for _ in range(repeats):
+            packed.append(rig.together(slots))
+            single.append(rig.one_by_one(slots))
+            rig.runner.inputs.clear()
+        return packed, single
+    finally:
+        rig.close()
+
+
+def _overhead(folder: Path, size: Size, repeats: int) -> tuple[list[float], list[float]]:
+    """Seconds of the engine from submission to the last file, and of the bare forwards of its batches."""
+    encoder = load_random(size, folder)
+    rig = EngineRig(encoder, folder, max_items=_BATCH)
+    bare_thread = BareForwards(encoder)
+    try:
+        slots = [rig.picture(folder / f"photo-{i}", *_PHOTO) for i in range(TOGETHER)]
+        rig.together(slots)
+        bare_thread.seconds(rig.runner.inputs)
+        engine, bare = [], []
+        for _ in range(repeats):
+            rig.runner.inputs.clear()
+            engine.append(rig.together(slots))
+            bare.append(bare_thread.seconds(rig.runner.inputs))
+        return engine, bare
+    finally:
+        bare_thread.close()
+        rig.close()
+
+
+class BareForwards:
+    """Forwards and nothing else, on one lasting thread as in the engine: torch keeps its threads."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._asked: queue.SimpleQueue[Sequence[Inputs] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[float] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._loop, name="bare-forward", daemon=True)
+        self._thread.start()
+
+    def seconds(self, batches: Sequence[Inputs]) -> float:
+        """Seconds for these batches, one after the other."""
+        self._asked.put(list(batches))
+        return self._answers.get(timeout=120)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._asked.put(None)
+        self._thread.join(120)
+
+    def _loop(self) -> None:
+        while (batches := self._asked.get()) is not None:
+            started = time.perf_counter()
+            for inputs in batches:
+                self._encoder.forward(inputs)
+            self._answers.put(time.perf_counter() - started)
+
+
+def _median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    """The median of the ratios of neighbours: a slow moment of the machine spoils one pair, not all."""
+    return statistics.median(one / other for one, other in zip(above, below, strict=True))

@@ -1,0 +1,151 @@
+"""A real engine with one encoder, fed with blobs, whose rows are written as the worker writes them."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from epd.contracts.errors import EncodeFailed
+from epd.contracts.job import Priority
+from epd.contracts.media import BlobRef, ItemOptions, RawImage
+from epd.contracts.metadata import EmbeddingRef
+from epd.store.embedding_folder import EmbeddingFolder
+from gpu_worker.encoders.base import Encoder, Inputs
+from gpu_worker.engine.cpu_device import CpuDevice
+from gpu_worker.engine.engine import Engine
+from gpu_worker.engine.planner import Budget
+from gpu_worker.engine.runner import EagerRunner
+from gpu_worker.engine.slot import Encoded, Settled, Slot
+
+_log = logging.getLogger(__name__)
+
+#: Seconds that a group of items may take; far above what the slowest machine needs.
+_PATIENCE = 120.0
+_DEADLINE = 3600.0
+
+
+class NotingRunner(EagerRunner):
+    """Runs eagerly, and notes each batch's inputs so that the same can be run bare afterwards."""
+
+    def __init__(self) -> None:
+        self.inputs: list[Inputs] = []
+
+    def run(self, encoder: Encoder, inputs: Inputs) -> Tensor:
+        """As the eager runner; keeps a reference, which costs nothing."""
+        self.inputs.append(inputs)
+        return super().run(encoder, inputs)
+
+
+class Writer:
+    """The engine's observer: publishes each item's rows as an embedding file, and counts."""
+
+    def __init__(self, folder: Path, dtype: str) -> None:
+        self._folder = EmbeddingFolder(folder)
+        self._dtype = dtype
+        self._settled = threading.Semaphore(0)
+        self.failures: list[str] = []
+
+    def still_wanted(self, slots: Sequence[Slot]) -> set[str]:
+        """All of them."""
+        return {slot.id for slot in slots}
+
+    def on_begun(self, slots: Sequence[Slot]) -> None:
+        """Nobody has to be told."""
+
+    def on_settled(self, settled: Sequence[Settled]) -> None:
+        """Write every item's rows, as ``gpu_worker.reply`` does."""
+        for one in settled:
+            try:
+                self._write(one)
+            except Exception as error:
+                _log.exception("item %s was not written", one.slot.id)
+                self.failures.append(type(error).__name__)
+            self._settled.release()
+
+    def on_device_lost(self, error: BaseException) -> None:
+        """The wait for the items ends with an error."""
+        self.failures.append(str(error))
+
+    def wait(self, count: int) -> None:
+        """Wait for so many items.
+
+        Raises:
+            EncodeFailed: an item failed, or the items did not end in time.
+        """
+        end = time.monotonic() + _PATIENCE
+        for _ in range(count):
+            if not self._settled.acquire(timeout=max(0.0, end - time.monotonic())):
+                self.failures.append("not in time")
+                break
+        if self.failures:
+            raise EncodeFailed(f"the benchmark's own items failed: {self.failures[0]}")
+
+    def _write(self, one: Settled) -> None:
+        if not isinstance(one.outcome, Encoded):
+            raise EncodeFailed(f"no rows but {one.outcome}")
+        rows, shape = one.outcome.rows, (one.outcome.plan.tokens, one.outcome.hidden)
+        key = uuid.uuid4().hex * 2
+        ref = EmbeddingRef(key=key, shape=shape, dtype=self._dtype, nbytes=rows.nbytes)
+        self._folder.publish(ref, rows, {"encoder": one.slot.encoder})
+        self._folder.remove(key)  # the benchmark's disk use stays that of one item
+
+
+class EngineRig:
+    """An engine that is warm, and pictures to feed it with. Close it."""
+
+    def __init__(self, encoder: Encoder, folder: Path, *, max_items: int) -> None:
+        """``folder`` holds blobs and embeddings; batches have at most ``max_items`` items."""
+        self.runner = NotingRunner()
+        self.writer = Writer(folder / "embeddings", encoder.card.dtype)
+        self._encoder = encoder
+        self._numbers = itertools.count()
+        self._engine = Engine(
+            {encoder.card.name: encoder},
+            budget=Budget(max_items=max_items, max_cost=1 << 20),
+            device=CpuDevice(),
+            observer=self.writer,
+            runner=self.runner,
+        )
+        self._engine.start()
+
+    def picture(self, path: Path, height: int, width: int) -> Slot:
+        """A slot for one random picture, whose blob is written to ``path``."""
+        pixels = torch.randint(0, 256, (height, width, 3), dtype=torch.uint8)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(pixels.numpy().tobytes())
+        blob = BlobRef(name=path.name, nbytes=pixels.numel())
+        now = time.time()
+        return Slot(
+            id=str(next(self._numbers)),
+            encoder=self._encoder.card.name,
+            raw=RawImage(blob=blob, height=height, width=width, original_size=(width, height)),
+            path=path,
+            options=ItemOptions(),
+            priority=Priority.INTERACTIVE,
+            deadline=now + _DEADLINE,
+            enqueued=now,
+        )
+
+    def together(self, slots: Sequence[Slot]) -> float:
+        """Seconds from the submission of all to the last written file."""
+        started = time.perf_counter()
+        for slot in slots:
+            self._engine.submit(slot)
+        self.writer.wait(len(slots))
+        return time.perf_counter() - started
+
+    def one_by_one(self, slots: Sequence[Slot]) -> float:
+        """Seconds for all, each submitted when the one before it is written."""
+        return sum(self.together([slot]) for slot in slots)
+
+    def close(self) -> None:
+        """End the engine's threads."""
+        self._engine.stop(_PATIENCE)

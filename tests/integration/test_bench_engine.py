@@ -1,0 +1,62 @@
+"""``python -m bench.engine`` runs, its figures belong to what was run, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from transport_kit import ROOT
+
+from bench.engine.checkpoint import Size, load_random
+from bench.engine.rig import EngineRig
+from epd.contracts.errors import EncodeFailed
+
+TINY = Size("tiny", width=16, layers=1, heads=2, side=28)
+
+
+def test_the_figures_are_measured() -> None:
+    """Figures of a loaded test machine say nothing, so only their presence and their kind are checked."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.engine", "--json", "--repeats", "1", "--threads", "1"], cwd=ROOT,
+        check=False, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode in {0, 1}, done.stderr
+    figures = json.loads(done.stdout)
+    assert {"packing_gain", "overhead", "threads"} <= set(figures)
+    assert figures["packing_gain"] > 0
+    assert figures["overhead"] > -1
+    assert figures["packed_per_s"] > 0
+
+
+def test_the_noted_batches_hold_every_item_once(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    rig = EngineRig(load_random(TINY, tmp_path), tmp_path, max_items=4)
+    try:
+        slots = [rig.picture(tmp_path / f"p{i}", 30, 40) for i in range(10)]
+        assert rig.together(slots) > 0
+        sizes = [len(one.tensors["pictures"]) for one in rig.runner.inputs]
+        assert sum(sizes) == 10
+        assert max(sizes) <= 4
+        rig.runner.inputs.clear()
+        rig.one_by_one(slots)
+        assert [len(one.tensors["pictures"]) for one in rig.runner.inputs] == [1] * 10
+    finally:
+        rig.close()
+    assert not list((tmp_path / "embeddings").iterdir())
+    assert not [one for one in threading.enumerate() if one.name.startswith("engine-")]
+
+
+def test_an_item_that_fails_ends_the_measurement(tmp_path: Path) -> None:
+    rig = EngineRig(load_random(TINY, tmp_path), tmp_path, max_items=4)
+    try:
+        slot = rig.picture(tmp_path / "gone", 30, 40)
+        slot.path.unlink()
+        with pytest.raises(EncodeFailed, match="own items failed"):
+            rig.together([slot])
+    finally:
+        rig.close()
