@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from api.admission import Admitted, admit
 from api.cached import find_cached, first_parts
+from api.inline import inline_held
 from api.room import room_for
 from api.schemas import OnDisconnect, parse_request
 from api.services import Services
@@ -23,7 +24,6 @@ from epd.contracts.job import ErrorInfo, JobRecord, JobView, PartRecord, State
 from epd.contracts.media import Item
 from epd.contracts.messages import FetchMessage
 from epd.lookup import Found
-from epd.store.base import BlobKind, Blobs
 from epd.telemetry.tracing import span
 
 logger = logging.getLogger(__name__)
@@ -57,22 +57,10 @@ def submit(services: Services, body: bytes | bytearray, trace: Mapping[str, str]
             "epd.submit", trace, items=len(admitted.items), cached=len(admitted.items) - len(todo)
         ) as carrier,
         room_for(services, record, todo, sizes),
+        inline_held(store, record, todo, admitted.inline),
     ):
-        needed = {item.source.media_id for item in todo}
-        for media_id, data in admitted.inline.items():
-            if media_id in needed:
-                keep_bytes(store.blobs, media_id, data)
         view = _start(services, record, found, todo, carrier)
         return Submitted(view, admitted.wait, admitted.on_disconnect)
-
-
-def keep_bytes(blobs: Blobs, media_id: str, data: bytes) -> None:
-    """Store bytes as the upload of their digest; raises ``BlobSpaceFull``."""
-    if blobs.media(media_id) is not None:
-        return
-    with blobs.create(BlobKind.SOURCE, reserve=len(data)) as (name, file):
-        file.write(data)
-    blobs.keep_media(name, media_id)
 
 
 def _upload_sizes(services: Services, todo: list[Item], admitted: Admitted) -> dict[int, int]:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from epd.contracts.messages import FetchMessage
 from epd.store.base import Store
+from epd.store.inline_release import release_inline
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +46,13 @@ class Reaper:
     file_age: float
 
     def reap(self, now: float) -> Reaped:
-        """Start orphaned flights anew and sweep old files.
+        """Start orphaned flights anew, free the inline bytes of finished jobs and sweep old files.
 
         Raises:
             StoreUnavailable: store or broker do not answer; the next round takes up what is left.
         """
-        return Reaped(self._restart_flights(now), self.store.blobs.sweep(self.file_age))
+        flights = self._restart_flights(now)
+        return Reaped(flights, release_inline(self.store, now) + self.store.blobs.sweep(self.file_age))
 
     def sweep_embeddings(self) -> int:
         """Remove embedding files that no index entry names (their writer died, or the store was lost).

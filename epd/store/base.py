@@ -1,4 +1,6 @@
-"""Protocols of the store. The values that they pass are in ``epd.store.values`` and can be had from here too.
+"""Protocols of the store; that of its blobs is in ``epd.store.blobs``.
+
+The values that they pass are in ``epd.store.values`` and can be had from here too.
 
 All calls are synchronous and bounded in time; when the server does not answer they raise
 ``StoreUnavailable``.
@@ -7,17 +9,26 @@ All calls are synchronous and bounded in time; when the server does not answer t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 from epd.contracts.card import EncoderCard
 from epd.contracts.errors import EpdError
 from epd.contracts.job import JobRecord, JobView, Notice, PartId, PartRecord, Priority, Stage
-from epd.contracts.media import BlobRef
 from epd.contracts.metadata import EmbeddingRef, Entry
-from epd.store.values import BlobKind, Claim, Completed, Heartbeat, Load, SourceMemo, StoreStats, Waiter
+from epd.store.blobs import Blobs
+from epd.store.values import (
+    BlobKind,
+    Claim,
+    Completed,
+    Heartbeat,
+    InlineHolder,
+    Load,
+    SourceMemo,
+    StoreStats,
+    Waiter,
+)
 
 __all__ = [
     "Admissions",
@@ -30,6 +41,7 @@ __all__ = [
     "Flights",
     "Heartbeat",
     "Heartbeats",
+    "InlineHolder",
     "Jobs",
     "Load",
     "Notices",
@@ -122,6 +134,10 @@ class Jobs(Protocol):
         """The job as it stands, or None."""
         ...
 
+    def open_parts(self, job_ids: Sequence[str]) -> list[int | None]:
+        """How many parts of each job are not final; None: no such job. One round trip."""
+        ...
+
     def watch(self, job_id: str, watcher: str) -> bool:
         """Have changes of a job published to a watcher's channel; False when there is no such job."""
         ...
@@ -164,56 +180,6 @@ class Admissions(Protocol):
 
     def held(self, priority: Priority | None = None) -> Load:
         """What is held by all jobs, or by those of one priority."""
-        ...
-
-
-class Blobs(Protocol):
-    """Files of media bytes and decoded raw media.
-
-    Names start with ``m-`` (upload), ``s-`` (downloaded source) or ``r-`` (raw).
-    Uploads live ``media_ttl`` seconds; the others until they are freed or swept.
-    """
-
-    def create(self, kind: BlobKind, reserve: int = 0) -> AbstractContextManager[tuple[str, BinaryIO]]:
-        """A new file to write: (name, file). Raises ``BlobSpaceFull``; removed when the block raises.
-
-        ``reserve`` bytes are held against all processes until the block ends.
-        """
-        ...
-
-    def grow(self, name: str, nbytes: int) -> None:
-        """Hold so many bytes in all for a file inside its ``create``.
-
-        Raises ``BlobSpaceFull``, or ``MediaTooLarge`` when they would not fit into an empty folder.
-        """
-        ...
-
-    def room(self, kind: BlobKind) -> int:
-        """About how many bytes of a kind fit just now. Never waits."""
-        ...
-
-    def path(self, ref: BlobRef) -> Path:
-        """The file of a blob; raises ``BlobMissing`` when it is gone or of another size."""
-        ...
-
-    def free(self, ref: BlobRef) -> None:
-        """Remove a source or raw blob. Uploads and missing files are left alone."""
-        ...
-
-    def keep_media(self, name: str, digest: str) -> BlobRef:
-        """Turn a finished file into the upload of that digest (link; kept if there already)."""
-        ...
-
-    def media(self, media_id: str) -> BlobRef | None:
-        """The upload of that id, its life renewed, or None."""
-        ...
-
-    def sweep(self, older_than: float) -> int:
-        """Remove files not touched for that many seconds, and what dead writers left; returns how many."""
-        ...
-
-    def used_bytes(self) -> int:
-        """Bytes of all blobs."""
         ...
 
 

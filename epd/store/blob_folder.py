@@ -3,6 +3,7 @@
 s-{uuid}      bytes of a source, downloaded or being uploaded
 r-{uuid}      decoded raw media
 m-{sha256}    a finished upload
+i-{sha256}    bytes that came inside a request, see ``epd.store.inline_folder``
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from epd.contracts.errors import BlobMissing, BlobSpaceFull, MediaTooLarge
 from epd.contracts.media import BlobRef
-from epd.store.base import BlobKind
 from epd.store.folder_ledger import FolderLedger, Writing
+from epd.store.inline_folder import INLINE, InlineFolder
+from epd.store.values import BlobKind, InlineHolder
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _UPLOAD = "m-"
@@ -52,6 +54,7 @@ class FileBlobs:
         self._limit = limit
         self._media_ttl = media_ttl
         self._ledger = FolderLedger(root, limit)
+        self._inline = InlineFolder(root, self._ledger)
         self._writing: dict[str, Writing] = {}
 
     @contextmanager
@@ -98,8 +101,8 @@ class FileBlobs:
         return path
 
     def free(self, ref: BlobRef) -> None:
-        """Remove a source or raw blob; uploads and missing files are left alone."""
-        if ref.name.startswith(_UPLOAD):
+        """Remove a source or raw blob; uploads, inline bytes and missing files are left alone."""
+        if ref.name.startswith((_UPLOAD, INLINE)):
             return
         with suppress(FileNotFoundError):
             (self._root / ref.name).unlink()
@@ -128,14 +131,46 @@ class FileBlobs:
         return ref
 
     def media(self, media_id: str) -> BlobRef | None:
-        """The upload of that id, its life renewed, or None."""
+        """The upload of that id, its life renewed; else the inline bytes of that digest, or None."""
         if not _DIGEST.fullmatch(media_id):
             return None
+        upload = self._upload(media_id)
+        if upload is not None:
+            return upload
+        path = self._inline.path(media_id)
+        size = _size(path)
+        return None if size is None else BlobRef(name=path.name, nbytes=size)
+
+    def _upload(self, media_id: str) -> BlobRef | None:
         size = self._uploads.renew(media_id)
         path = self._root / f"{_UPLOAD}{media_id}"
         if size is None or _size(path) != size or not self._touch(path):
             return None
         return BlobRef(name=path.name, nbytes=size)
+
+    def keep_inline(self, media_id: str, job_id: str, data: bytes, until: float) -> None:
+        """Have a job hold bytes that came with it; an upload of them needs no holder.
+
+        Raises:
+            BlobSpaceFull: they do not fit, or the folder's lock could not be had in time.
+        """
+        if self._upload(media_id) is not None or self._inline.join(media_id, job_id, until):
+            return
+        with self.create(BlobKind.SOURCE, reserve=len(data)) as (name, file):
+            file.write(data)
+        self._inline.put(name, media_id, job_id, until)
+
+    def join_inline(self, media_id: str, job_id: str, until: float) -> bool:
+        """Have a job hold inline bytes that are there for another; raises as ``keep_inline``."""
+        return self._inline.join(media_id, job_id, until)
+
+    def inline_holders(self, most: int) -> list[InlineHolder]:
+        """Who holds inline bytes; of more than ``most`` digests a random choice."""
+        return self._inline.holders(most)
+
+    def drop_inline(self, holders: Sequence[InlineHolder]) -> int:
+        """End what these hold, and remove the bytes that nobody holds then; returns how many files went."""
+        return self._inline.drop(holders)
 
     def sweep(self, older_than: float) -> int:
         """Remove files not touched for that many seconds; uploads at their own age, if that is higher.
@@ -150,10 +185,14 @@ class FileBlobs:
                 with suppress(FileNotFoundError):
                     if not file.is_file(follow_symlinks=False) or file.name in busy:
                         continue
-                    if (status := file.stat()).st_mtime < now - age:
-                        Path(file.path).unlink()
-                        self._ledger.subtract(status.st_size)
-                        count += 1
+                    if (status := file.stat()).st_mtime >= now - age:
+                        continue
+                    if file.name.startswith(INLINE):  # what is still held stays
+                        count += self._inline.drop([InlineHolder(file.name.removeprefix(INLINE))])
+                        continue
+                    Path(file.path).unlink()
+                    self._ledger.subtract(status.st_size)
+                    count += 1
         return count
 
     def used_bytes(self) -> int:

@@ -84,6 +84,23 @@ class FolderLedger:
         self._ledger = folder / _LEDGER
         self._limit = limit
 
+    @contextmanager
+    def locked(self) -> Iterator[int]:
+        """The book, open and locked, for short work; no method that changes it may be called inside.
+
+        Opened anew each time: a lock is shared with forks and threads else.
+
+        Raises:
+            FileNotFoundError: nothing was ever written into the folder.
+            BlobSpaceFull: the lock could not be had in time.
+        """
+        fd = os.open(self._ledger / _BOOK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            _lock_in_time(fd)
+            yield fd
+        finally:
+            os.close(fd)
+
     def begin(self, name: str, nbytes: int, share: float) -> Writing:
         """Hold room for a new file; ``end`` has to follow. ``share`` of the limit may be taken by its kind.
 
@@ -91,7 +108,7 @@ class FolderLedger:
             BlobSpaceFull: it does not fit.
         """
         self._ledger.mkdir(parents=True, exist_ok=True)
-        with self._locked() as lock:
+        with self.locked() as lock:
             self._take(lock, nbytes, share)
             fd = os.open(self._ledger / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,27 +119,27 @@ class FolderLedger:
         """Hold so many bytes in all; less than what is held already changes nothing. Raises as ``begin``."""
         if nbytes <= writing.held:
             return
-        with self._locked() as lock:
+        with self.locked() as lock:
             self._take(lock, nbytes - writing.held, share)
             os.ftruncate(writing.fd, nbytes)
             writing.held = nbytes
 
     def end(self, writing: Writing, nbytes: int) -> None:
         """The file is whole with that many bytes, or gone with zero."""
-        with suppress(BlobSpaceFull, FileNotFoundError), self._locked() as lock:
+        with suppress(BlobSpaceFull, FileNotFoundError), self.locked() as lock:
             self._write(lock, self._read(lock).add(nbytes - writing.held))
         (self._ledger / writing.name).unlink(missing_ok=True)
         os.close(writing.fd)
 
     def subtract(self, nbytes: int) -> None:
         """A file that was whole went. A book that cannot be had in time is put right by the next count."""
-        with suppress(BlobSpaceFull, FileNotFoundError), self._locked() as lock:
+        with suppress(BlobSpaceFull, FileNotFoundError), self.locked() as lock:
             self._write(lock, self._read(lock).add(-nbytes))
 
     def bytes_now(self) -> int:
         """Bytes of all files and of all that is held; files that others put there count within seconds."""
         try:
-            with self._locked() as lock:
+            with self.locked() as lock:
                 book = self._read(lock)
                 if book.is_older(COUNT_LIFE):
                     book = self._count(lock)[0]
@@ -143,7 +160,7 @@ class FolderLedger:
     def count(self) -> int:
         """Count anew, and remove what dead writers left; returns how many files that were."""
         try:
-            with self._locked() as lock:
+            with self.locked() as lock:
                 return self._count(lock)[1]
         except (FileNotFoundError, BlobSpaceFull):
             return 0
@@ -151,21 +168,6 @@ class FolderLedger:
     def being_written(self) -> frozenset[str]:
         """Names of files that have a reservation."""
         return frozenset(_sizes_of(self._ledger)) - {_BOOK}
-
-    @contextmanager
-    def _locked(self) -> Iterator[int]:
-        """The book, open and locked. Opened anew each time: a lock is shared with forks and threads else.
-
-        Raises:
-            FileNotFoundError: nothing was ever written into the folder.
-            BlobSpaceFull: the lock could not be had in time.
-        """
-        fd = os.open(self._ledger / _BOOK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            _lock_in_time(fd)
-            yield fd
-        finally:
-            os.close(fd)
 
     def _take(self, lock: int, nbytes: int, share: float) -> None:
         limit, book = int(share * self._limit), self._read(lock)

@@ -98,6 +98,19 @@ class StoreStats(Wire):
     limit: int
 
 
+@dataclass(frozen=True, slots=True)
+class InlineHolder:
+    """A job that holds the bytes of a digest that came inside its request. Times are Unix seconds.
+
+    ``since``: when it began. ``until``: the job's deadline. Without a job id nobody holds them.
+    """
+
+    media_id: str
+    job_id: str = ""
+    since: float = 0.0
+    until: float = 0.0
+
+
 class BlobKind(StrEnum):
     """What a new blob holds; the value is the first letter of its name. An upload is written as SOURCE."""
 

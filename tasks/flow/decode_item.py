@@ -68,6 +68,7 @@ def decode_item(context: Context, message: DecodeMessage) -> Tally:
     still_open = open_parts(context, message, message.item, Stage.DECODE)
     if not still_open:
         return _drop(context, message, Count.DECODE_DROPPED)
+    path = None
     try:
         path = context.store.blobs.path(message.blob)
         tally = _decode(_Work(context, message, path, started), still_open)
@@ -78,6 +79,8 @@ def decode_item(context: Context, message: DecodeMessage) -> Tally:
     except (StoreUnavailable, SoftTimeLimitExceeded):
         raise
     except Exception as error:
+        if path is not None and not path.exists():
+            return _go_back(context, message, BlobMissing("the bytes went while they were decoded"))
         fail_decode(context, message, _as_typed(error, message))
         return {Count.DECODE_FAILURES: 1}
     context.store.blobs.free(message.blob)
@@ -173,11 +176,22 @@ def _tracks_to_make(work: _Work, still_open: frozenset[PartId], sound: AudioTrac
     if audio is None or sound is None:
         return [] if main is None else [main]
     if not sound.present:
-        fail_flight(work.context, message, item, audio, NoAudioTrack("the video has no audio track"))
+        _leave_sound(work, audio)
         return [] if main is None else [main]
     if not work.context.store.jobs.add_part(message.job_id, audio_part(item)):
         return []
     return [audio] if main is None else [main, audio]
+
+
+def _leave_sound(work: _Work, audio: Wanted) -> None:
+    """End this item's wait for a sound that is not there.
+
+    Its flight is not failed: who sent the same bytes as audio gets the reason that decoding them as such has.
+    """
+    message = work.message
+    record = PartRecord.failed(NoAudioTrack("the video has no audio track"))
+    work.context.store.jobs.finish(message.job_id, audio_part(message.item), record)
+    withdraw(work.context, message, message.item, [audio])
 
 
 def _track(work: _Work, wanted: Wanted, sound: AudioTrackInfo | None) -> EncodeMessage | None:
@@ -188,6 +202,8 @@ def _track(work: _Work, wanted: Wanted, sound: AudioTrackInfo | None) -> EncodeM
     except (StoreUnavailable, BlobSpaceFull, SoftTimeLimitExceeded, *_STALE):
         raise
     except Exception as error:
+        if not work.path.exists():
+            raise BlobMissing("the bytes went while they were decoded") from error
         fail_flight(work.context, message, item, wanted, _as_typed(error, message))
         return None
     return EncodeMessage(

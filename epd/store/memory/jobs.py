@@ -42,6 +42,15 @@ class MemoryJobs:
                 return None
             return JobView(record=job.record, parts=dict(job.parts))
 
+    def open_parts(self, job_ids: Sequence[str]) -> list[int | None]:
+        """How many parts of each job are not final; None: no such job."""
+        with self._state.lock:
+            jobs = [self._state.job(job_id) for job_id in job_ids]
+            return [
+                sum(part.state not in FINAL_STATES for part in job.parts.values()) if job else None
+                for job in jobs
+            ]
+
     def watch(self, job_id: str, watcher: str) -> bool:
         """Publish changes of a job to a watcher too."""
         with self._state.lock:

@@ -66,6 +66,12 @@ class RedisJobs:
             return None
         return JobView(record=record, parts=parts)
 
+    def open_parts(self, job_ids: Sequence[str]) -> list[int | None]:
+        """How many parts of each job are not final; None: no such job. One round trip."""
+        commands = [("HGET", keys.job(job_id), "open") for job_id in job_ids]
+        answers = self._connection.pipe(commands) if commands else []
+        return [None if answer is None else max(0, int(answer)) for answer in answers]
+
     def watch(self, job_id: str, watcher: str) -> bool:
         """Publish changes of a job to a watcher too."""
         return self._run(Script.JOB_WATCH, job_id, watcher, MAX_WATCHERS)
