@@ -14,7 +14,7 @@ from tests.chaos.soak.sample import Sample, take_sample
 from tests.chaos.world import Setup, World
 
 _PERIOD = 2.0
-_SHORTEST_LIFE = 15.0
+_SHORTEST_LIFE = 30.0
 #: New things in each period, and how many orders may be open before the load waits.
 _ITEMS = 12
 _MOST_OPEN = 20
@@ -50,10 +50,9 @@ def soak(config: Path, folder: Path, *, seconds: float, seed: int) -> Soaked:
 
 def _settings(seconds: float) -> tuple[tuple[str, str], ...]:
     """What lives by a TTL lives so long that the second half of the run is the steady state."""
-    life = max(_SHORTEST_LIFE, seconds / 8)
-    times = dict.fromkeys(("EPD_JOB_TTL", "EPD_EMBEDDING_TTL", "EPD_MEDIA_TTL"), f"{life:.0f}")
-    bounds = {"EPD_JOB_DEADLINE": f"{2 * life:.0f}", "EPD_EMBEDDING_BYTES": str(8 << 20)}
-    return (*times.items(), *bounds.items())
+    life = f"{max(_SHORTEST_LIFE, seconds / 8):.0f}"
+    times = ("JOB_TTL", "EMBEDDING_TTL", "MEDIA_TTL", "JOB_DEADLINE", "MAX_DEADLINE")
+    return (*((f"EPD_{name}", life) for name in times), ("EPD_EMBEDDING_BYTES", str(8 << 20)))
 
 
 def _samples(world: World, load: Load, seconds: float) -> list[Sample]:
