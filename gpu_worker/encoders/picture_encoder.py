@@ -16,6 +16,7 @@ from epd.contracts.card import EncoderCard, ImageRules, VideoRules
 from epd.contracts.errors import UnsupportedMedia
 from epd.contracts.media import ItemOptions, Modality, RawAudio, RawFrames, RawMedia
 from gpu_worker.encoders.base import DecodeFacts, Inputs, ItemPlan
+from gpu_worker.encoders.graph_form import GraphForm
 from gpu_worker.encoders.loading import LoadRequest
 from gpu_worker.encoders.precision import dtype_name
 from gpu_worker.encoders.weights import LoadedWeights
@@ -45,6 +46,8 @@ class PictureRows:
 
 class PictureEncoder:
     """``Encoder`` for towers that take pictures of one size."""
+
+    graph_form = GraphForm(units="pictures")
 
     def __init__(
         self, card: EncoderCard, tower: PictureTower, *, rows: PictureRows, rule: FitRule, scale: ColourScale
@@ -92,10 +95,14 @@ class PictureEncoder:
         """[frames * rows, width]."""
         return self._tower(inputs.tensors["pictures"]).flatten(0, 1)
 
-    def warm_up(self) -> None:
+    def sample(self) -> Inputs:
         """One black picture."""
         picture = torch.zeros((*self._rule.fitted, 3), dtype=torch.uint8, device=self.card.device)
-        self.forward(self.preprocess([picture], []))
+        return self.preprocess([picture], [])
+
+    def warm_up(self) -> None:
+        """The sample once through the tower."""
+        self.forward(self.sample())
 
 
 def picture_card(

@@ -15,6 +15,7 @@ from torch import Tensor
 from epd.contracts.errors import SettingsError
 from gpu_worker.encoders.base import Inputs
 from gpu_worker.encoders.checkpoint import Checkpoint
+from gpu_worker.encoders.graph_form import GraphForm
 from gpu_worker.encoders.loading import LoadRequest, require_value, required_int
 from gpu_worker.encoders.qwen2_5_vl_model import QwenVisionShape, QwenVisionTower
 from gpu_worker.encoders.qwen_config import (
@@ -27,6 +28,7 @@ from gpu_worker.encoders.qwen_config import (
     shared_sizes,
 )
 from gpu_worker.encoders.qwen_encoder import Arrangement, Grid, QwenEncoder
+from gpu_worker.encoders.qwen_graphs import windowed_form
 from gpu_worker.encoders.qwen_layout import pack
 from gpu_worker.encoders.qwen_loading import load_tower, qwen_card
 from gpu_worker.encoders.qwen_parts import Turn
@@ -43,6 +45,11 @@ class WindowArm:
     tower: QwenVisionTower
     sizes: QwenVisionShape
     levels: int = 0
+
+    @property
+    def graph_form(self) -> GraphForm:
+        """Rows, the offsets of frames and windows, and the places that undo the window order."""
+        return windowed_form(self.sizes, self.sizes.window)
 
     def arrange(self, grids: Sequence[Grid], device: torch.device) -> Arrangement:
         """Merge cells in window order; ``restore`` puts the rows back into reading order."""

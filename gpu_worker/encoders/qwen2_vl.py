@@ -14,6 +14,7 @@ from torch import Tensor
 from gpu_worker.encoders.activations import read_activation
 from gpu_worker.encoders.base import Inputs
 from gpu_worker.encoders.checkpoint import Checkpoint
+from gpu_worker.encoders.graph_form import GraphForm
 from gpu_worker.encoders.loading import LoadRequest, required_int
 from gpu_worker.encoders.qwen2_vl_model import Qwen2VisionTower
 from gpu_worker.encoders.qwen_config import (
@@ -26,6 +27,7 @@ from gpu_worker.encoders.qwen_config import (
     shared_sizes,
 )
 from gpu_worker.encoders.qwen_encoder import Arrangement, Grid, QwenEncoder
+from gpu_worker.encoders.qwen_graphs import packed_form
 from gpu_worker.encoders.qwen_layout import pack_plain
 from gpu_worker.encoders.qwen_loading import load_tower, qwen_card
 from gpu_worker.encoders.qwen_parts import Turn, VisionSizes
@@ -42,6 +44,11 @@ class FrameArm:
     tower: Qwen2VisionTower
     sizes: VisionSizes
     levels: int = 0
+
+    @property
+    def graph_form(self) -> GraphForm:
+        """Rows, and the offsets of frames."""
+        return packed_form(self.sizes)
 
     def arrange(self, grids: Sequence[Grid], device: torch.device) -> Arrangement:
         """Reading order of merge cells."""

@@ -20,6 +20,7 @@ from epd.contracts.errors import SettingsError
 from gpu_worker.encoders.activations import read_activation
 from gpu_worker.encoders.base import Inputs
 from gpu_worker.encoders.checkpoint import Checkpoint
+from gpu_worker.encoders.graph_form import GraphForm
 from gpu_worker.encoders.loading import LoadRequest, require_value, required_int
 from gpu_worker.encoders.qwen3_vl_model import Qwen3VisionShape, Qwen3VisionTower
 from gpu_worker.encoders.qwen_config import (
@@ -32,6 +33,7 @@ from gpu_worker.encoders.qwen_config import (
     shared_sizes,
 )
 from gpu_worker.encoders.qwen_encoder import Arrangement, Grid, QwenEncoder
+from gpu_worker.encoders.qwen_graphs import packed_form
 from gpu_worker.encoders.qwen_layout import pack_plain
 from gpu_worker.encoders.qwen_loading import load_tower, qwen_card
 from gpu_worker.encoders.qwen_parts import Turn
@@ -60,6 +62,11 @@ class DeepstackArm:
     def levels(self) -> int:
         """How many deepstack levels are joined to each row."""
         return len(self.sizes.levels)
+
+    @property
+    def graph_form(self) -> GraphForm:
+        """Rows, and the offsets of frames."""
+        return packed_form(self.sizes)
 
     def arrange(self, grids: Sequence[Grid], device: torch.device) -> Arrangement:
         """Reading order of merge cells, and where each patch falls in the table of positions."""

@@ -18,6 +18,7 @@ from epd.contracts.card import EncoderCard
 from epd.contracts.errors import MediaTooLarge, UnsupportedMedia
 from epd.contracts.media import ItemOptions, RawAudio, RawFrames, RawMedia
 from gpu_worker.encoders.base import DecodeFacts, Inputs, ItemPlan
+from gpu_worker.encoders.graph_form import GraphForm
 from gpu_worker.encoders.qwen_parts import Turn, VisionSizes, rotary_turn
 from gpu_worker.encoders.qwen_sizing import CONTEXT_ROWS, SizeRule
 from gpu_worker.preprocess.normalise import ColourScale, normalise
@@ -58,6 +59,11 @@ class QwenArm(Protocol):
         """How many deepstack levels are joined to each row."""
         ...
 
+    @property
+    def graph_form(self) -> GraphForm:
+        """How the tensors that ``arrange`` gives grow with the patches."""
+        ...
+
     def arrange(self, grids: Sequence[Grid], device: torch.device) -> Arrangement:
         """Lay out items of these grids, in order; decided on the host."""
         ...
@@ -77,6 +83,7 @@ class QwenEncoder:
         self._rule = rule
         self._scale = scale
         self._dtype: torch.dtype = getattr(torch, card.dtype)
+        self.graph_form = arm.graph_form
 
     def plan(self, raw: RawMedia, options: ItemOptions) -> ItemPlan:
         """One row a merge cell. Raises ``MediaTooLarge`` for an aspect ratio above 200 or too many rows."""
@@ -143,8 +150,12 @@ class QwenEncoder:
         turn = Turn(cos=inputs.tensors["cos"], sin=inputs.tensors["sin"])
         return self._arm.rows(inputs, turn)
 
-    def warm_up(self) -> None:
+    def sample(self) -> Inputs:
         """One small black picture."""
         side = 2 * self._sizes.patch * self._sizes.merge
         picture = torch.zeros((side, side, 3), dtype=torch.uint8, device=self.card.device)
-        self.forward(self.preprocess([picture], [self._plan_grid(1, (side, side))]))
+        return self.preprocess([picture], [self._plan_grid(1, (side, side))])
+
+    def warm_up(self) -> None:
+        """The sample once through the tower."""
+        self.forward(self.sample())

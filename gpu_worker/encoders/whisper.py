@@ -16,6 +16,7 @@ from torch import Tensor
 from epd.contracts.card import EncoderCard
 from epd.contracts.media import ItemOptions, RawMedia
 from gpu_worker.encoders.base import DecodeFacts, Inputs, ItemPlan
+from gpu_worker.encoders.graph_form import GraphForm
 from gpu_worker.encoders.loading import LoadRequest
 from gpu_worker.encoders.speech_config import read_mel_rule, read_speech_shape, require_sound, speech_card
 from gpu_worker.encoders.weights import load_weights
@@ -28,6 +29,8 @@ PREPROCESS_REVISION = "whisper-1"
 
 class WhisperEncoder:
     """``Encoder`` for Whisper checkpoints."""
+
+    graph_form = GraphForm(units="mel")
 
     def __init__(self, card: EncoderCard, tower: WhisperTower, rule: MelRule, rows: int) -> None:
         self.card = card
@@ -59,11 +62,15 @@ class WhisperEncoder:
         rows: Tensor = self._tower(inputs.tensors["mel"])
         return rows.flatten(0, 1)
 
-    def warm_up(self) -> None:
+    def sample(self) -> Inputs:
         """One second of silence."""
         sound = torch.zeros(self._rule.sample_rate, device=self.card.device)
         plan = ItemPlan(tokens=self._rows, cost=self._rows, bucket="window", segments=(self._rows,))
-        self.forward(self.preprocess([sound], [plan]))
+        return self.preprocess([sound], [plan])
+
+    def warm_up(self) -> None:
+        """The sample once through the tower."""
+        self.forward(self.sample())
 
 
 def load(request: LoadRequest) -> WhisperEncoder:

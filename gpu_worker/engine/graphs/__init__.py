@@ -1,0 +1,1 @@
+"""Captured forwards: buckets, static buffers, what captures and replays, and the runner that uses them."""

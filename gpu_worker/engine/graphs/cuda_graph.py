@@ -1,0 +1,78 @@
+"""CUDA graphs of torch behind the backend's protocol. All graphs of a process share one memory pool."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gpu_worker.encoders.graph_form import GraphForm
+from gpu_worker.engine.graphs.backend import Call
+
+#: Runs before a capture: libraries choose kernels and allocate workspaces in the first ones.
+_WARM_UPS = 2
+_TIMED_RUNS = 5
+
+
+class CudaCapture:
+    """One captured graph and its result."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, result: Tensor) -> None:
+        self._graph = graph
+        self._result = result
+
+    def replay(self) -> Tensor:
+        """Launch the graph on the current stream; the result is the pool's memory."""
+        self._graph.replay()
+        return self._result
+
+    def release(self) -> None:
+        """Give the graph's memory back to the pool."""
+        self._graph.reset()
+        del self._result
+
+
+class CudaBackend:
+    """Captures on one CUDA device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def capture(self, call: Call) -> CudaCapture:
+        """Warm the call up on a stream of its own, as torch asks for, then capture it."""
+        current = torch.cuda.current_stream(self._device)
+        side = torch.cuda.Stream(self._device)
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            for _ in range(_WARM_UPS):
+                call()
+        current.wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        # thread_local: another thread's copy may allocate while this one captures.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            result = call()
+        return CudaCapture(graph, result)
+
+    def memory(self) -> int:
+        """Bytes that torch holds of the device; unused cached blocks are given back before."""
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved(self._device)
+
+    def seconds(self, call: Call) -> float:
+        """Device seconds a run, over a few runs in a row."""
+        call()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(_TIMED_RUNS):
+            call()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3 / _TIMED_RUNS
+
+    def lengths(self, offsets: Tensor, longest: int) -> tuple[int, ...]:
+        """Only the longest is read on the host: the kernel reads the offsets from the device."""
+        return (longest,)
+
+    def takes(self, form: GraphForm, dtype: torch.dtype) -> bool:
+        """Packed segments need the variable-length kernel, which is for half precision alone."""
+        return not form.segments or dtype in (torch.bfloat16, torch.float16)

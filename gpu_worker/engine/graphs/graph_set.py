@@ -1,0 +1,134 @@
+"""The captured buckets of one encoder: captured largest first within bounds, filled, replayed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gpu_worker.encoders.base import Inputs
+from gpu_worker.encoders.graph_form import Capturable
+from gpu_worker.engine.device import is_device_lost
+from gpu_worker.engine.graphs.backend import Call, Capture, GraphBackend, is_capture_refusal
+from gpu_worker.engine.graphs.bucket import Bucket, fits, smallest_fit
+from gpu_worker.engine.graphs.buffers import StaticBuffers, load_of
+from gpu_worker.engine.graphs.calibration import Calibration, Timing
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaptureBounds:
+    """``memory`` bytes that static buffers and graphs of one encoder may take, and ``graphs`` of them."""
+
+    memory: int
+    graphs: int
+
+
+class GraphSet:
+    """Captures of one encoder. One thread uses it."""
+
+    def __init__(
+        self, encoder: Capturable, sample: Inputs, wanted: Sequence[Bucket], backend: GraphBackend
+    ) -> None:
+        self._encoder = encoder
+        self._form = encoder.graph_form
+        self._backend = backend
+        self._sample = sample
+        self._base = backend.memory()
+        self._wanted = sorted(wanted, key=lambda bucket: bucket.units, reverse=True)
+        self._buffers = StaticBuffers(self._form, sample, self._wanted[0])
+        self._captures: dict[Bucket, Capture] = {}
+        self.missing: dict[Bucket, str] = {}
+        self.calibration = Calibration(())
+
+    @property
+    def captured(self) -> list[Bucket]:
+        """Buckets that can be replayed, largest first."""
+        return list(self._captures)
+
+    def memory(self) -> int:
+        """Bytes that buffers and captures take, measured."""
+        return self._backend.memory() - self._base
+
+    def capture_all(self, bounds: CaptureBounds) -> None:
+        """Capture what is wanted, largest first, so that smaller ones fit into the pool's memory.
+
+        A bucket that fails or is out of bounds is remembered with its reason, and is served eagerly.
+        Raises what says that the device is lost.
+        """
+        for bucket in self._wanted:
+            if len(self._captures) >= bounds.graphs:
+                self.missing[bucket] = f"there are {bounds.graphs} graphs"
+                continue
+            reason = self._capture(bucket, bounds.memory)
+            if reason is not None:
+                self.missing[bucket] = reason
+                _log.warning("%s: no graph of %d units: %s", self._name, bucket.units, reason)
+
+    def calibrate(self) -> None:
+        """Time both ways for each bucket, and log from how many units on a replay is chosen."""
+        self.calibration = Calibration([self._timing(bucket) for bucket in self._captures])
+        for bucket in self._captures:
+            least = self.calibration.least_units(bucket.units)
+            _log.info("%s: a graph of %d units is used from %s on", self._name, bucket.units, least)
+
+    def bucket_for(self, inputs: Inputs) -> Bucket | None:
+        """The smallest captured bucket that takes a batch."""
+        return smallest_fit(load_of(self._form, inputs), self._captures)
+
+    def units_of(self, inputs: Inputs) -> int:
+        """How many units a batch has."""
+        return inputs.tensors[self._form.units].shape[0]
+
+    def run(self, bucket: Bucket, inputs: Inputs) -> Tensor:
+        """Replay on a batch; the rows are a copy, made before any other replay can write to the pool."""
+        self._buffers.fill(bucket, inputs)
+        rows = self._captures[bucket].replay()
+        units = self.units_of(inputs)
+        return rows[: rows.shape[0] * units // bucket.units].clone()
+
+    @property
+    def _name(self) -> str:
+        return self._encoder.card.name
+
+    def _capture(self, bucket: Bucket, memory: int) -> str | None:
+        if not fits(load_of(self._form, self._sample), bucket):
+            return "the smallest item does not fit"
+        self._buffers.fill(bucket, self._sample)
+        try:
+            capture = self._backend.capture(self._call(bucket))
+        except Exception as error:
+            if is_device_lost(error) and not is_capture_refusal(error):
+                raise
+            _log.warning("%s: capture of %d units failed", self._name, bucket.units, exc_info=error)
+            return f"{type(error).__name__}: {error}"
+        used = self.memory()
+        if used > memory:
+            capture.release()
+            return f"{used} bytes are more than {memory}"
+        self._captures[bucket] = capture
+        return None
+
+    def _call(self, bucket: Bucket) -> Call:
+        """The forward over the bucket's static tensors."""
+        tensors = self._buffers.view(bucket)
+        rooms = [(room, self._form.segments[room.name].lengths) for room in bucket.segments]
+
+        def forward() -> Tensor:
+            layout = {
+                lengths: self._backend.lengths(tensors[room.name], room.longest) for room, lengths in rooms
+            }
+            return self._encoder.forward(Inputs(tensors=tensors, layout=layout))
+
+        return forward
+
+    def _timing(self, bucket: Bucket) -> Timing:
+        self._buffers.fill(bucket, self._sample)
+        return Timing(
+            units=bucket.units,
+            replay=self._backend.seconds(self._captures[bucket].replay),
+            eager=self._backend.seconds(self._call(bucket)),
+        )

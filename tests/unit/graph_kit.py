@@ -1,0 +1,57 @@
+"""Batches and runners for the tests of captured forwards."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gpu_worker.encoders.base import Encoder, Inputs
+from gpu_worker.engine.graphs.backend import Call
+from gpu_worker.engine.graphs.graph_runner import GraphPlan, GraphRunner
+from gpu_worker.engine.graphs.graph_set import CaptureBounds
+from gpu_worker.engine.graphs.twin import TwinBackend
+from tests.unit.tiny_checkpoints import NO_OPTIONS, raw_audio, raw_image
+
+LARGE = CaptureBounds(memory=1 << 30, graphs=64)
+
+
+class EvenBackend(TwinBackend):
+    """A twin on which every call takes no time, so that a replay is always chosen."""
+
+    def seconds(self, call: Call) -> float:
+        return 0.0
+
+
+def graph_plan(items: int = 8, rows: int = 2048, bounds: CaptureBounds = LARGE, **fields: bool) -> GraphPlan:
+    return GraphPlan(most_items=items, most_rows=rows, bounds=bounds, **fields)
+
+
+def warm_runner(encoder: Encoder, plan: GraphPlan, backend: TwinBackend | None = None) -> GraphRunner:
+    runner = GraphRunner(backend or EvenBackend(), plan)
+    runner.warm_up(encoder)
+    return runner
+
+
+def picture(height: int, width: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (height, width, 3), dtype=torch.uint8, generator=generator)
+
+
+def pictures_of(encoder: Encoder, sizes: list[tuple[int, int]], seed: int = 0) -> Inputs:
+    """A batch of random pictures; the picture of a size and place is the same whatever its neighbours are."""
+    raws = [picture(*size, seed + index) for index, size in enumerate(sizes)]
+    plans = [encoder.plan(raw_image(*size), NO_OPTIONS) for size in sizes]
+    return encoder.preprocess(raws, plans)
+
+
+def poisoned(inputs: Inputs, name: str) -> Inputs:
+    """The batch with NaN in one of its tensors."""
+    spoilt = torch.full_like(inputs.tensors[name], float("nan"))
+    return Inputs(tensors={**inputs.tensors, name: spoilt}, layout=inputs.layout)
+
+
+def sounds_of(encoder: Encoder, seconds: list[int]) -> Inputs:
+    generator = torch.Generator().manual_seed(5)
+    raws = [torch.randn(16_000 * length, generator=generator) * 0.1 for length in seconds]
+    plans = [encoder.plan(raw_audio(16_000 * length), NO_OPTIONS) for length in seconds]
+    return encoder.preprocess(raws, plans)

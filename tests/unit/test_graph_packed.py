@@ -1,0 +1,108 @@
+"""Captured forwards of packed patches, on the CPU twin: whatever the segments were at the capture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from gpu_worker.encoders.base import Encoder
+from gpu_worker.encoders.graph_form import Capturable
+from gpu_worker.engine.graphs.bucket import make_bucket
+from gpu_worker.engine.graphs.buffers import StaticBuffers
+from gpu_worker.engine.graphs.twin import TwinBackend
+from tests.unit.graph_kit import graph_plan, pictures_of, poisoned, warm_runner
+from tests.unit.tiny_checkpoints import tiny_encoder
+
+FAMILIES = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
+
+#: Batches of one bucket with other segments, small after large after small, and full of edges.
+BATCHES = [
+    [(112, 112)],
+    [(300, 420), (200, 90)],
+    [(112, 112)],
+    [(112, 224), (224, 112)],
+    [(224, 224)],
+    [(56, 56), (84, 140), (140, 84)],
+    [(448, 448)],
+    [(140, 308)],
+]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def eye(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    torch.set_num_threads(1)
+    return tiny_encoder(request.param, tmp_path_factory.mktemp("eye"))
+
+
+def close(rows: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(rows, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_small_large_small_gives_the_eager_rows(eye: Encoder) -> None:
+    runner = warm_runner(eye, graph_plan(rows=2048))
+    for sizes in BATCHES:
+        inputs = pictures_of(eye, sizes)
+        close(runner.run(eye, inputs), eye.forward(inputs))
+    figures = runner.figures(eye.card.name)
+    assert figures.hits + figures.misses == len(BATCHES)
+    assert figures.hits >= len(BATCHES) - 1
+    assert figures.padding > 0
+
+
+def test_poison_of_an_earlier_batch_is_not_in_the_padding(eye: Encoder) -> None:
+    runner = warm_runner(eye, graph_plan(rows=2048))
+    spoilt = runner.run(eye, poisoned(pictures_of(eye, [(420, 420)]), "patches"))
+    assert not torch.isfinite(spoilt).any()
+    inputs = pictures_of(eye, [(112, 112)])
+    close(runner.run(eye, inputs), eye.forward(inputs))
+
+
+def test_an_items_rows_are_bit_equal_whatever_its_neighbours_are(eye: Encoder) -> None:
+    runner = warm_runner(eye, graph_plan(rows=2048))
+    first = (168, 168)
+    own = eye.forward(pictures_of(eye, [first])).shape[0]
+    results = [
+        runner.run(eye, pictures_of(eye, [first, *others]))[:own]
+        for others in ([(280, 280)], [(140, 280), (280, 140)], [(280, 224)])
+    ]
+    assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+def test_every_bucket_edge(eye: Encoder) -> None:
+    """A batch of exactly a bucket's rows has no padding; one patch cell more takes the next bucket."""
+    runner = warm_runner(eye, graph_plan(rows=1024))
+    patch = 16 if eye.card.family == "qwen3_vl" else 14
+    for cells in (8, 9, 16):
+        inputs = pictures_of(eye, [(8 * 2 * patch, cells * 2 * patch)])
+        close(runner.run(eye, inputs), eye.forward(inputs))
+
+
+def test_the_twin_refuses_a_segment_that_is_longer_than_its_capture() -> None:
+    backend = TwinBackend()
+    offsets = torch.tensor([0, 4, 9, 9, 9], dtype=torch.int32)
+    assert backend.lengths(offsets, 5) == (4, 5)
+    with pytest.raises(ValueError, match="at most 4"):
+        backend.lengths(offsets, 4)
+
+
+def test_padding_is_cut_into_segments_of_its_own(tmp_path: Path) -> None:
+    eye = tiny_encoder("qwen2_5_vl", tmp_path)
+    assert isinstance(eye, Capturable)
+    bucket = make_bucket(eye.graph_form, 512)
+    buffers = StaticBuffers(eye.graph_form, eye.sample(), bucket)
+    view = buffers.view(bucket)
+    for tensor in view.values():
+        tensor.fill_(77)
+    inputs = pictures_of(eye, [(112, 112)])
+    units = inputs.tensors["patches"].shape[0]
+    buffers.fill(bucket, inputs)
+    frames = TwinBackend().lengths(view["frame_offsets"], 512)
+    assert frames == (units, 512 - units)
+    windows = TwinBackend().lengths(view["window_offsets"], 64)
+    assert windows[: len(inputs.layout["windows"])] == inputs.layout["windows"]
+    assert sum(windows) == 512
+    assert sorted(view["restore"].tolist()) == list(range(128))
+    assert not view["patches"][units:].any()
