@@ -12,7 +12,9 @@ import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
+
+import orjson
 
 from epd.contracts.errors import NotFound
 from epd.contracts.metadata import EmbeddingRef, Metadata
@@ -76,22 +78,30 @@ def encode_header(shape: tuple[int, int], dtype: str, nbytes: int, header: dict[
     if shape[0] * shape[1] * ITEM_BYTES[dtype] != nbytes:
         raise ValueError(f"{nbytes} bytes are not a {dtype} tensor of {shape}")
     tensor = {"dtype": _CODES[dtype], "shape": list(shape), "data_offsets": [0, nbytes]}
-    text = json.dumps({"__metadata__": header, TENSOR: tensor}, separators=(",", ":")).encode()
+    text = orjson.dumps({"__metadata__": header, TENSOR: tensor})
     text += b" " * (-(len(text) + _LENGTH.size) % _ALIGNMENT)
     return _LENGTH.pack(len(text)) + text
 
 
-def write_embedding(file: BinaryIO, ref: EmbeddingRef, data: memoryview, header: dict[str, str]) -> None:
-    """Write a whole embedding; ``key`` and ``tokens`` are added to the header.
+def write_embedding(fd: int, ref: EmbeddingRef, data: memoryview, header: dict[str, str]) -> None:
+    """Write a whole embedding to an open file; ``key`` and ``tokens`` are added to the header.
 
     Raises:
         ValueError: shape, dtype and data disagree.
+        OSError: the device's own, as of one that is full.
     """
     if data.nbytes != ref.nbytes:
         raise ValueError(f"{data.nbytes} bytes of data, the reference says {ref.nbytes}")
     own = {**header, "key": ref.key, "tokens": str(ref.tokens)}
-    file.write(encode_header(ref.shape, ref.dtype, ref.nbytes, own))
-    file.write(data)
+    _write_all(fd, encode_header(ref.shape, ref.dtype, ref.nbytes, own))
+    _write_all(fd, data)
+
+
+def _write_all(fd: int, data: bytes | memoryview) -> None:
+    """All of it: the kernel takes some 2 GB at a time, and less where the device fills up."""
+    left = memoryview(data).cast("B")
+    while left:
+        left = left[os.write(fd, left) :]
 
 
 def open_embedding(path: Path) -> EmbeddingFile:

@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import time
-import uuid
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,9 +37,13 @@ class EmbeddingFolder:
 
     def path(self, key: str) -> Path:
         """The file of an embedding; raises ``NotFound`` for what is no key, so no path leaves the root."""
+        return Path(self._file(key))
+
+    def _file(self, key: str) -> str:
+        """The same as text: path objects are a good part of what a small file costs."""
         if not _KEY.fullmatch(key):
             raise NotFound("no embedding has such a key")
-        return self._root / key / FILE_NAME
+        return f"{self._root}/{key}/{FILE_NAME}"
 
     def check(self, ref: EmbeddingRef) -> EmbeddingFile:
         """The file of a reference, checked; raises ``NotFound`` when it is gone, damaged or another's."""
@@ -56,7 +59,7 @@ class EmbeddingFolder:
             ValueError: reference and data disagree.
             BlobSpaceFull: no room is left on the device of the root.
         """
-        path = self.path(ref.key)
+        path = self._file(ref.key)
         for attempt in range(_ATTEMPTS):
             if os.path.exists(path) and self._is_good(ref):
                 return
@@ -100,26 +103,38 @@ class EmbeddingFolder:
             return False
         return True
 
-    def _write(self, path: Path, ref: EmbeddingRef, data: memoryview, header: dict[str, str]) -> None:
-        folder = path.parent
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
+    def _write(self, path: str, ref: EmbeddingRef, data: memoryview, header: dict[str, str]) -> None:
+        folder = os.path.dirname(path)
+        self._make(folder)
+        temporary = f"{folder}/{_TEMPORARY}{os.urandom(16).hex()}"
         try:
-            with temporary.open("xb") as file:
-                write_embedding(file, ref, data, header)
-                file.flush()
-                os.fsync(file.fileno())
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            try:
+                write_embedding(fd, ref, data, header)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
             self._link(temporary, path, ref)
         finally:
-            temporary.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
 
-    def _link(self, temporary: Path, path: Path, ref: EmbeddingRef) -> None:
+    def _make(self, folder: str) -> None:
+        """The folder of one embedding, and the root where this is the first."""
         try:
-            path.hardlink_to(temporary)
+            os.mkdir(folder)
+        except FileExistsError:
+            return
+        except FileNotFoundError:
+            os.makedirs(folder, exist_ok=True)
+
+    def _link(self, temporary: str, path: str, ref: EmbeddingRef) -> None:
+        try:
+            os.link(temporary, path)
         except FileExistsError:
             if not self._is_good(ref):
                 logger.warning("embedding %s: a damaged file is replaced", ref.key)
-                temporary.replace(path)
+                os.replace(temporary, path)
 
 
 def _settle(folder: Path, limit: float) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
+import os
+import random
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -175,7 +177,28 @@ def test_the_header_names_what_the_tensor_is() -> None:
     assert "grid_thw" not in header_of(metadata.model_copy(update={"grid_thw": None}))
 
 
-def test_written_bytes_end_with_the_data() -> None:
-    file, ref = io.BytesIO(), _ref()
-    write_embedding(file, ref, memoryview(_data(ref)), {})
-    assert file.getvalue().endswith(_data(ref))
+def test_written_bytes_end_with_the_data(tmp_path: Path) -> None:
+    ref = _ref()
+    with (tmp_path / "file").open("wb") as file:
+        write_embedding(file.fileno(), ref, memoryview(_data(ref)), {})
+    assert (tmp_path / "file").read_bytes().endswith(_data(ref))
+
+
+def test_a_write_that_the_kernel_cuts_short_goes_on() -> None:
+    """A pipe that is nearly full takes a part of what it is given."""
+    ref = EmbeddingRef(key="c" * 64, shape=(64, 1024), dtype="float32", nbytes=1 << 18)
+    data = random.Random(1).randbytes(ref.nbytes)
+    reader, writer = os.pipe()
+    received: list[bytes] = []
+
+    def drain() -> None:
+        while piece := os.read(reader, 1 << 12):
+            received.append(piece)
+
+    with ThreadPoolExecutor(1) as pool:
+        drained = pool.submit(drain)
+        write_embedding(writer, ref, memoryview(data), {})
+        os.close(writer)
+        drained.result(10.0)
+    os.close(reader)
+    assert b"".join(received).endswith(data)
