@@ -50,6 +50,9 @@ class ItemPlan:
     through the blocks, before any merge. Items with an equal ``bucket`` may share a forward.
     ``target`` is (height, width) in pixels after resizing. ``segments`` are the parts that attend only to
     themselves (frames, windows of sound), in order, by their share of ``cost``.
+
+    ``raw_step``: entries of the raw's first axis (frames, samples) that a segment is made of; the last may
+    have fewer. None: the item cannot be cut at its segments. Where it can, each segment gives the same rows.
     """
 
     tokens: int
@@ -58,6 +61,7 @@ class ItemPlan:
     facts: DecodeFacts = field(default_factory=DecodeFacts)
     target: tuple[int, int] | None = None
     segments: tuple[int, ...] = ()
+    raw_step: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -71,6 +71,7 @@ class PictureEncoder:
             bucket=self._rule.fitted,
             target=self._rule.fitted,
             segments=(rows,) * frames,
+            raw_step=1,
             facts=DecodeFacts(
                 grid_thw=(frames, *self._rows.grid),
                 prefix_tokens=self._rows.prefix,

@@ -105,6 +105,7 @@ class QwenEncoder:
             bucket="packed",
             target=size,
             segments=(grid[1] * grid[2],) * grid[0],
+            raw_step=sizes.temporal,
             facts=DecodeFacts(grid_thw=grid, merge_size=sizes.merge, deepstack_levels=self._arm.levels),
         )
 

@@ -47,6 +47,7 @@ class WhisperEncoder:
             cost=self._rows * len(lengths),
             bucket="window",
             segments=(self._rows,) * len(lengths),
+            raw_step=self._rule.window,
             facts=DecodeFacts(audio_feature_lengths=lengths),
         )
 

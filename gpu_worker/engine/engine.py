@@ -52,7 +52,7 @@ class Engine:
         self._device = device
         self._observer = observer
         self._runner: Runner = runner or EagerRunner()
-        self._forward = ForwardPass(device, self._runner)
+        self._forward = ForwardPass(device, self._runner, budget.max_cost)
         self._pipeline = Pipeline(budget, clock)
         self._watchdog = Watchdog(batch_timeout, self._on_hung)
         self._replies = Replies(device, observer, self.counters, self._watchdog)

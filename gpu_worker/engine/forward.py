@@ -1,7 +1,8 @@
 """Running a staged batch, so that one bad item fails alone.
 
 A batch that raises is run again in halves, down to single items, which fail with their own error. A batch
-that does not fit into memory goes the same way. Only an error that leaves the device unusable ends the run.
+that does not fit into memory goes the same way. An item that costs more than a batch may is run in parts,
+so that its memory is bounded too. Only an error that leaves the device unusable ends the run.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import torch
 from torch import Tensor
 
 from epd.contracts.errors import EncodeFailed, EpdError
-from gpu_worker.encoders.base import Encoder
+from gpu_worker.encoders.base import Encoder, ItemPlan
 from gpu_worker.engine.device import Device, DeviceLost, Stamp, is_device_lost, is_out_of_memory
+from gpu_worker.engine.planner import split
 from gpu_worker.engine.runner import Runner
 from gpu_worker.engine.slot import Failed, Settled
 from gpu_worker.engine.staging import StagedItem
@@ -26,7 +28,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The output of one forward: packed rows on the device, their items in order, and three stamps."""
+    """The output of one batch: packed rows on the device, their items in order, and three stamps.
+
+    For an item in parts, ``preprocessed`` is that of the first part.
+    """
 
     items: tuple[StagedItem, ...]
     packed: Tensor
@@ -38,9 +43,10 @@ class Rows:
 class ForwardPass:
     """Preprocess and forward of batches on the calling thread, which owns the device."""
 
-    def __init__(self, device: Device, runner: Runner) -> None:
+    def __init__(self, device: Device, runner: Runner, max_cost: int) -> None:
         self._device = device
         self._runner = runner
+        self._max_cost = max_cost
 
     def run(self, encoder: Encoder, batch: Sequence[StagedItem]) -> Iterator[Rows | Settled]:
         """Give the rows of each part of the batch that ran, and a failure for each item that cannot run.
@@ -79,14 +85,24 @@ class ForwardPass:
 
     def _forward(self, encoder: Encoder, items: tuple[StagedItem, ...]) -> Rows:
         plans = [item.planned.plan for item in items]
-        raws = [item.raw for item in items]
         with torch.inference_mode():
             begun = self._device.stamp()
-            inputs = encoder.preprocess(raws, plans)
-            preprocessed = self._device.stamp()
-            packed = self._runner.run(encoder, inputs)
+            stamps, rows = list[Stamp](), list[Tensor]()
+            for raws, part_plans in self._portions(items):
+                inputs = encoder.preprocess(raws, part_plans)
+                stamps.append(self._device.stamp())
+                rows.append(self._runner.run(encoder, inputs))
+            packed = rows[0] if len(rows) == 1 else torch.cat(rows)
             done = self._device.stamp()
         expected = (sum(plan.tokens for plan in plans), encoder.card.hidden)
         if tuple(packed.shape) != expected:
             raise EncodeFailed(f"the encoder gave rows of {tuple(packed.shape)}, not {expected}")
-        return Rows(items, packed, begun, preprocessed, done)
+        return Rows(items, packed, begun, stamps[0], done)
+
+    def _portions(self, items: Sequence[StagedItem]) -> Iterator[tuple[list[Tensor], list[ItemPlan]]]:
+        """Raws and plans of each forward: the whole batch, or the parts of the one item that is too large."""
+        if len(items) > 1:
+            yield [item.raw for item in items], [item.planned.plan for item in items]
+            return
+        for part in split(items[0].planned.plan, self._max_cost):
+            yield [items[0].raw[part.raw]], [part.plan]

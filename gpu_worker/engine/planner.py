@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from epd.contracts.errors import EncodeFailed, EpdError
@@ -29,7 +29,7 @@ class Plans(Protocol):
 class Budget:
     """Bounds of one batch: how many items, and how much cost in the encoders' own unit.
 
-    An item that alone costs more than ``max_cost`` is a batch of its own: it has to run somewhere.
+    An item that alone costs more than ``max_cost`` is a batch of its own, run in parts (``split``).
     """
 
     max_items: int
@@ -68,3 +68,43 @@ def pack(leader: Planned, groups: Iterable[Sequence[Planned]], budget: Budget) -
                 chosen.append(planned)
                 room -= planned.plan.cost
     return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Neighbouring segments of one item: their plan, and what they take of the raw's first axis."""
+
+    plan: ItemPlan
+    raw: slice
+
+
+def split(plan: ItemPlan, max_cost: int) -> list[Part]:
+    """Cut an item at its own segments into parts within a cost, in order; their rows join to the item's.
+
+    A segment attends only to itself, so it may be run with any others. One that alone costs more is a part
+    of its own. An item that is within the cost, or that cannot be cut, is one part.
+    """
+    if plan.cost <= max_cost or plan.raw_step is None or len(plan.segments) < 2:
+        return [Part(plan, slice(None))]
+    parts, start = list[Part](), 0
+    while start < len(plan.segments):
+        stop, cost = start + 1, plan.segments[start]
+        while stop < len(plan.segments) and cost + plan.segments[stop] <= max_cost:
+            cost += plan.segments[stop]
+            stop += 1
+        parts.append(_part(plan, start, stop, plan.raw_step))
+        start = stop
+    return parts
+
+
+def _part(plan: ItemPlan, start: int, stop: int, raw_step: int) -> Part:
+    """Segments ``start`` to ``stop`` of an item; its facts of sizes are the part's own, all others stay."""
+    segments, grid = plan.segments[start:stop], plan.facts.grid_thw
+    own = replace(
+        plan,
+        tokens=plan.tokens * len(segments) // len(plan.segments),
+        cost=sum(segments),
+        segments=segments,
+        facts=replace(plan.facts, grid_thw=grid and (len(segments), *grid[1:])),
+    )
+    return Part(own, slice(start * raw_step, stop * raw_step))

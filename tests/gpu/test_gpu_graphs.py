@@ -1,4 +1,4 @@
-"""Captured CUDA graphs give the rows of the eager forward: at bucket edges, on dirty buffers, in any order."""
+"""Captured CUDA graphs give the eager rows: at bucket edges, on dirty buffers, in any order of batches."""
 
 from __future__ import annotations
 
