@@ -9,10 +9,26 @@ import torch
 
 from epd.contracts.errors import EncodeFailed
 from gpu_worker.encoders.base import Encoder, Inputs
+from gpu_worker.engine.cpu_device import CpuDevice
+from gpu_worker.engine.engine import Engine
 from gpu_worker.engine.graphs.backend import Call, is_capture_refusal
+from gpu_worker.engine.graphs.graph_runner import GraphRunner
 from gpu_worker.engine.graphs.graph_set import CaptureBounds
 from gpu_worker.engine.graphs.twin import TwinBackend, TwinCapture
-from tests.unit.graph_kit import EvenBackend, graph_plan, pictures_of, poisoned, sounds_of, warm_runner
+from gpu_worker.engine.planner import Budget
+from gpu_worker.engine.runner import EagerRunner
+from gpu_worker.engine.slot import Encoded, Outcome
+from tests.unit.engine_watcher import Watcher
+from tests.unit.graph_kit import (
+    EvenBackend,
+    graph_plan,
+    picture,
+    pictures_of,
+    poisoned,
+    sounds_of,
+    warm_runner,
+)
+from tests.unit.slot_makers import make_slot
 from tests.unit.tiny_checkpoints import tiny_encoder
 
 SIZE = (30, 40)
@@ -175,3 +191,35 @@ def test_replays_that_do_not_pay_are_declined(eye: Encoder) -> None:
     assert torch.equal(runner.run(eye, inputs), eye.forward(inputs))
     figures = runner.figures("tiny-dinov2")
     assert (figures.hits, figures.declined) == (0, 1)
+
+
+def test_an_engine_with_captured_forwards_gives_what_an_eager_one_gives(eye: Encoder, tmp_path: Path) -> None:
+    slots = []
+    for index in range(9):
+        path = tmp_path / f"blob-{index}"
+        path.write_bytes(picture(30, 40, index).numpy().tobytes())
+        slots.append(make_slot(path=path, slot_id=f"{index}", height=30, width=40))
+    runner = GraphRunner(EvenBackend(), graph_plan(items=4, required=True))
+    results = []
+    for own in (runner, EagerRunner()):
+        watcher = Watcher()
+        engine = Engine(
+            {"eye": eye}, budget=Budget(max_items=4, max_cost=10_000), device=CpuDevice(),
+            observer=watcher, runner=own,
+        )  # fmt: skip
+        engine.start(30)
+        for slot in slots:
+            engine.submit(slot)
+        watcher.wait(len(slots))
+        engine.stop(20)
+        results.append({name: as_rows(outcome) for name, outcome in watcher.outcomes.items()})
+    for name, rows in results[0].items():
+        torch.testing.assert_close(rows, results[1][name], rtol=1e-5, atol=1e-5)
+    figures = runner.figures("tiny-dinov2")
+    assert figures.units == 9
+    assert figures.misses == 0
+
+
+def as_rows(outcome: Outcome) -> torch.Tensor:
+    assert isinstance(outcome, Encoded), outcome
+    return torch.frombuffer(bytearray(outcome.rows), dtype=torch.float32)
