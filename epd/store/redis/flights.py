@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+import orjson
 
 from epd.contracts.errors import EpdError
 from epd.contracts.job import PartId, PartRecord
 from epd.store.base import Claim, Completed, Waiter
 from epd.store.clock import milliseconds
 from epd.store.embedding_folder import EmbeddingFolder
-from epd.store.redis.connection import Command, Connection
+from epd.store.redis.connection import Argument, Command, Connection
+from epd.store.redis.portions import portions
 from epd.store.redis.scripts import Script
 
 logger = logging.getLogger(__name__)
@@ -53,13 +57,13 @@ class RedisFlights:
         """Index, finish and release in one round trip, then hold the byte bound."""
         if not batch:
             return []
-        commands = [self._completion(item) for item in batch]
+        commands = [self._completion(portion) for portion in portions(batch)]
         written = [item.entry.ref.key for item in batch]
         evict: Command = (self._embedding_bytes, MAX_EVICTED, *written)
         commands.append(self._connection.script_command(Script.EVICT, [], evict))
         *finished, evicted = self._connection.pipe(commands)
         self._delete_files(evicted)
-        return [int(count) for count in finished]
+        return [int(count) for count in chain.from_iterable(finished)]
 
     def fail(self, key: str, error: EpdError) -> int:
         """Finish every waiting part with this error."""
@@ -75,17 +79,29 @@ class RedisFlights:
         """One message of each flight whose lease is over, at most ``limit``."""
         return list(self._connection.run(Script.ORPHANS, [], (limit, self._lease_ms)))
 
-    def _completion(self, item: Completed) -> Command:
-        ref, metadata = item.entry.ref, item.entry.metadata
-        args = (
-            ref.key, ref.to_json(), metadata.to_json(), self._embedding_ttl_ms, ref.nbytes,
-            item.job_id, str(item.part), PartRecord.done(item.entry, item.timings).to_json(),
-            PartRecord.done(item.entry).to_json(), self._job_ttl_ms,
-        )  # fmt: skip
-        return self._connection.script_command(Script.COMPLETE, [], args)
+    def _completion(self, batch: Sequence[Completed]) -> Command:
+        own = chain.from_iterable(_completion_fields(item) for item in batch)
+        return self._connection.script_command(
+            Script.COMPLETE, [], (self._embedding_ttl_ms, self._job_ttl_ms, *own)
+        )
 
     def _delete_files(self, evicted: Sequence[str]) -> None:
         for key in evicted:
             self._folder.remove(key)
         if evicted:
             logger.info("evicted %s embeddings", len(evicted))
+
+
+def _completion_fields(item: Completed) -> tuple[Argument, ...]:
+    """What ``complete.lua`` takes of one embedding."""
+    ref, metadata = item.entry.ref.to_json(), item.entry.metadata.to_json()
+    return (
+        item.entry.ref.key, ref, metadata, item.entry.ref.nbytes,
+        item.job_id, str(item.part), done_text(ref, metadata, item.timings), done_text(ref, metadata, {}),
+    )  # fmt: skip
+
+
+def done_text(ref: str, metadata: str, timings: Mapping[str, float]) -> str:
+    """``PartRecord.done(entry, timings).to_json()`` from the texts of the entry, which is made once then."""
+    seconds = orjson.dumps(dict(timings)).decode()
+    return f'{{"state":"done","cached":false,"ref":{ref},"metadata":{metadata},"timings":{seconds}}}'

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import chain
 
 from epd.contracts.errors import Internal
 from epd.contracts.job import FINAL_STATES, JobRecord, JobView, PartId, PartRecord, Stage, State
 from epd.store import keys
 from epd.store.clock import milliseconds
 from epd.store.redis.connection import Argument, Connection
+from epd.store.redis.portions import portions
 from epd.store.redis.reading import read_record
 from epd.store.redis.scripts import Script
 from epd.store.values import MAX_WATCHERS
@@ -83,13 +85,15 @@ class RedisJobs:
     def advance_all(self, parts: Sequence[tuple[str, PartId]], stage: Stage) -> list[bool]:
         """Mark many parts running at a stage, each for itself."""
         record = PartRecord(state=State.RUNNING, stage=stage).to_json()
+        named = [(job_id, str(part)) for job_id, part in parts]
         commands = [
             self._connection.script_command(
-                Script.JOB_ADVANCE, [keys.job(job_id)], (job_id, str(part), record, stage)
+                Script.JOB_ADVANCE, [], (record, stage, *chain.from_iterable(portion))
             )
-            for job_id, part in parts
+            for portion in portions(named)
         ]
-        return [bool(answer) for answer in self._connection.pipe(commands)] if commands else []
+        answers = self._connection.pipe(commands) if commands else []
+        return [bool(answer) for answer in chain.from_iterable(answers)]
 
     def add_part(self, job_id: str, part: PartId) -> bool:
         """Add a part; False when the job is gone or closed."""

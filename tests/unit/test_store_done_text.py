@@ -1,0 +1,46 @@
+"""The record of a finished part, put together from texts: the same as what the model itself writes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from epd.contracts.job import PartRecord
+from epd.contracts.media import Modality
+from epd.contracts.metadata import AudioTrackInfo, EmbeddingRef, Entry, Metadata
+from epd.store.redis.flights import done_text
+from epd.store.redis.portions import SIZE, portions
+
+KEY = "c" * 64
+ENTRY = Entry(
+    ref=EmbeddingRef(key=KEY, shape=(16, 3), dtype="float32", nbytes=192),
+    metadata=Metadata(
+        embedding_key=KEY,
+        content_digest="d" * 64,
+        modality=Modality.VIDEO,
+        encoder='tower "one" \N{LATIN SMALL LETTER O WITH DIAERESIS}\\',
+        dtype="float32",
+        token_count=16,
+        hidden=3,
+        grid_thw=(1, 4, 4),
+        video_timestamps=(0.1, 2.0),
+        partial=True,
+        audio=AudioTrackInfo(present=True, seconds=1e-7),
+    ),
+)
+
+
+@pytest.mark.parametrize("timings", [{}, {"fetch": 0.1, "forward": 1e-9, "write": 123456.789, "stage": 0.0}])
+def test_it_is_what_the_model_writes(timings: dict[str, float]) -> None:
+    expected = PartRecord.done(ENTRY, timings)
+    text = done_text(ENTRY.ref.to_json(), ENTRY.metadata.to_json(), timings)
+    assert PartRecord.from_json(text) == expected
+    assert json.loads(text) == json.loads(expected.to_json())
+
+
+@pytest.mark.parametrize("count", [0, 1, SIZE, SIZE + 1, 3 * SIZE])
+def test_portions_hold_all_in_order(count: int) -> None:
+    parts = list(portions(range(count)))
+    assert [one for part in parts for one in part] == list(range(count))
+    assert all(0 < len(part) <= SIZE for part in parts)
