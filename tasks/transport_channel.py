@@ -13,14 +13,13 @@ import time
 from queue import Empty
 from typing import Any
 
-import orjson
 import redis
 from kombu.utils.imports import symbol_by_name
-from kombu.utils.json import loads
 from kombu.utils.objects import cached_property
 
 from tasks import broker_keys
 from tasks.broker_scripts import ring
+from tasks.transport_message import JsonMessage, read_envelope
 from tasks.transport_order import lane_order
 from tasks.transport_qos import TransportQoS
 from tasks.transport_queues import QueueChannel
@@ -45,6 +44,7 @@ class Channel(QueueChannel):
     """A channel that loses no message, however its process ends."""
 
     QoS = TransportQoS
+    Message = JsonMessage
 
     _in_poll: Any = None
 
@@ -219,7 +219,7 @@ class Channel(QueueChannel):
     def _payload(self, parcel: Parcel, lane: str) -> dict[str, Any] | None:
         """What kombu knows as a message; None, and dropped, when it is no message at all."""
         try:
-            payload = _envelope(parcel.raw)
+            payload = read_envelope(parcel.raw)
             payload["headers"][broker_keys.DELIVERIES] = parcel.deliveries
             properties = payload["properties"]
             properties["delivery_tag"] = str(parcel.receipt)
@@ -246,8 +246,3 @@ class Channel(QueueChannel):
         with self.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:
             ring(pipe, lane)
             pipe.execute()
-
-
-def _envelope(raw: bytes) -> Any:
-    """A message's envelope. kombu's own reader is needed only where kombu marked a type of its own."""
-    return loads(raw.decode()) if b'"__type__"' in raw else orjson.loads(raw)
