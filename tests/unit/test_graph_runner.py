@@ -151,6 +151,7 @@ def test_captures_end_at_the_measured_memory(eye: Encoder) -> None:
         runner.run(eye, batch(eye, count))
     figures = runner.figures("tiny-dinov2")
     assert (figures.hits, figures.misses) == (2, 2)
+    assert (figures.graphs, figures.memory) == (2, 2 * bytes_per_item)
 
 
 def test_captures_end_at_their_count(eye: Encoder) -> None:

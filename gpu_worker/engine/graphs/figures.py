@@ -11,8 +11,11 @@ class GraphFigures:
 
     ``hits`` were replayed; ``misses`` fit no captured bucket; ``declined`` fit one, and padding up to it
     would have cost more than it saved. ``units`` are those of the hits, ``padding`` what was added to them.
+    ``graphs`` were captured at the start, and took ``memory`` bytes of the device with their buffers.
     """
 
+    graphs: int = 0
+    memory: int = 0
     hits: int = 0
     misses: int = 0
     declined: int = 0

@@ -66,7 +66,8 @@ class GraphRunner:
         else:
             self._sets[name] = graphs
             missing = [f"{bucket.units} units: {reason}" for bucket, reason in graphs.missing.items()]
-            _log.info("%s: %d graphs, %d bytes", name, len(graphs.captured), graphs.memory())
+            self._figures[name] = GraphFigures(graphs=len(graphs.captured), memory=graphs.memory())
+            _log.info("%s: %s", name, self._figures[name])
         if missing and self._plan.required:
             raise EncodeFailed(f"graphs of {name} that are required are missing: {'; '.join(missing)}")
 
