@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - torch's own habit
 
+from gpu_worker.encoders import qwen_parts
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.encoders.graph_form import Capturable
+from gpu_worker.encoders.segments import Segments
 from gpu_worker.engine.graphs.bucket import make_bucket
 from gpu_worker.engine.graphs.buffers import StaticBuffers
 from gpu_worker.engine.graphs.twin import TwinBackend
-from tests.unit.graph_kit import graph_plan, pictures_of, poisoned, warm_runner
+from tests.unit.graph_kit import EvenBackend, graph_plan, pictures_of, poisoned, warm_runner
 from tests.unit.tiny_checkpoints import tiny_encoder
 
 FAMILIES = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
@@ -69,6 +73,37 @@ def test_an_items_rows_are_bit_equal_whatever_its_neighbours_are(eye: Encoder) -
         for others in ([(280, 280)], [(140, 280), (280, 140)], [(280, 224)])
     ]
     assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+class OffsetsOnly(EvenBackend):
+    """Tells a forward no more of its segments than CUDA does: the longest that its capture allows."""
+
+    def lengths(self, offsets: Tensor, longest: int) -> tuple[int, ...]:
+        return (longest,)
+
+
+def attend_by_offsets(query: Tensor, key: Tensor, value: Tensor, segments: Segments) -> Tensor:
+    """What a variable-length kernel computes: it reads the offsets, and no row past the longest."""
+    longest = max(segments.lengths)
+    mixed = torch.full_like(query, float("nan"))
+    for start, end in pairwise(segments.offsets.tolist()):
+        own = slice(start, min(end, start + longest))
+        if end > start:
+            q, k, v = (rows[own].transpose(0, 1) for rows in (query, key, value))
+            mixed[own] = F.scaled_dot_product_attention(q, k, v).transpose(0, 1)
+    return mixed.flatten(1)
+
+
+def test_the_offsets_on_the_device_are_all_that_a_replay_needs(
+    eye: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [pictures_of(eye, sizes) for sizes in BATCHES]
+    expected = [eye.forward(inputs) for inputs in batches]
+    monkeypatch.setattr(qwen_parts, "attend", attend_by_offsets)
+    runner = warm_runner(eye, graph_plan(rows=2048), OffsetsOnly())
+    for inputs, rows in zip(batches, expected, strict=True):
+        close(runner.run(eye, inputs), rows)
+    assert runner.figures(eye.card.name).hits >= len(BATCHES) - 1
 
 
 def test_every_bucket_edge(eye: Encoder) -> None:
