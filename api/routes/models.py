@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from api.docs import problems
+from api.memory_figures import encoder_memory
 from api.readiness import ready_encoders
 from api.services import Served, Services
 from epd.contracts.answers import EncoderAnswer, ModelAnswer, ModelsAnswer
@@ -22,14 +23,21 @@ def _models(services: Services) -> ModelsAnswer:
     config = services.config
     names = list(config.encoders)
     cards = services.store.cards.get(names)
-    ready = ready_encoders(services.store.heartbeats.alive())
+    beats = services.store.heartbeats.alive()
+    ready = ready_encoders(beats)
     return ModelsAnswer(
         models=tuple(
             ModelAnswer(name=name, default=name == config.default_model, **model.model_dump())
             for name, model in config.models.items()
         ),
         encoders=tuple(
-            EncoderAnswer(name=name, family=config.encoders[name].family, ready=name in ready, card=card)
+            EncoderAnswer(
+                name=name,
+                family=config.encoders[name].family,
+                ready=name in ready,
+                card=card,
+                memory_bytes=encoder_memory(beats, name),
+            )
             for name, card in zip(names, cards, strict=True)
         ),
     )

@@ -7,6 +7,7 @@ import time
 from fastapi import APIRouter
 
 from api.docs import problems
+from api.memory_figures import worker_memory
 from api.services import Served, Services
 from epd.contracts.answers import QueueAnswer, StatusAnswer, WorkerAnswer
 from epd.store.base import Heartbeat
@@ -52,5 +53,6 @@ def _worker(beat: Heartbeat, now: float) -> WorkerAnswer:
         ready=beat.ready,
         age=max(0.0, now - beat.at),
         encoders=beat.encoders,
+        memory_bytes=worker_memory(beat),
         counters=beat.counters,
     )

@@ -31,11 +31,12 @@ def status(url: UrlOption = None, as_json: JsonOption = False) -> None:
 
 
 def _workers(answer: StatusAnswer) -> Table:
-    table = plain_table("worker", "kind", "pid", "ready", "last beat", "encoders", title="workers")
+    table = plain_table("worker", "kind", "pid", "ready", "last beat", "memory", "encoders", title="workers")
     for worker in answer.workers:
         ready = "yes" if worker.ready else "no"
         encoders = ", ".join(worker.encoders)
-        table.add_row(worker.name, worker.kind, str(worker.pid), ready, f"{worker.age:.1f} s", encoders)
+        age, memory = f"{worker.age:.1f} s", _size(worker.memory_bytes)
+        table.add_row(worker.name, worker.kind, str(worker.pid), ready, age, memory, encoders)
     return table
 
 
@@ -48,6 +49,10 @@ def _queues(answer: StatusAnswer) -> Table:
 
 def _mib(nbytes: int, limit: int) -> str:
     return f"{nbytes / _MIB:.1f} of {limit / _MIB:.0f} MiB"
+
+
+def _size(nbytes: int | None) -> str:
+    return "-" if nbytes is None else f"{nbytes / _MIB:.1f} MiB"
 
 
 def models(url: UrlOption = None, as_json: JsonOption = False) -> None:
@@ -71,7 +76,7 @@ def _models(answer: ModelsAnswer) -> Table:
 
 
 def _encoders(answer: ModelsAnswer) -> Table:
-    columns = ("encoder", "family", "ready", "types", "hidden", "dtype", "device", "parameters")
+    columns = ("encoder", "family", "ready", "types", "hidden", "dtype", "device", "parameters", "memory")
     table = plain_table(*columns, title="encoders")
     for encoder in answer.encoders:
         ready = "yes" if encoder.ready else "no"
@@ -84,6 +89,7 @@ def _encoders(answer: ModelsAnswer) -> Table:
             card.dtype,
             card.device,
             f"{card.parameters / 1e6:.1f} M",
+            _size(encoder.memory_bytes),
         )
         table.add_row(encoder.name, encoder.family, ready, *facts)
     return table

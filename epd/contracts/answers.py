@@ -79,12 +79,17 @@ class MediaAnswer(Wire):
 
 
 class EncoderAnswer(Wire):
-    """An encoder of the config; ``card`` is None until a GPU worker has announced it."""
+    """An encoder of the config; ``card`` is None until a GPU worker has announced it.
+
+    ``memory_bytes`` is what its weights, tables and static buffers occupy in each worker that has loaded it,
+    measured there; None while no such worker lives.
+    """
 
     name: str
     family: str
     ready: bool
     card: EncoderCard | None = None
+    memory_bytes: int | None = None
 
 
 class ModelAnswer(Wire):
@@ -105,7 +110,10 @@ class ModelsAnswer(Wire):
 
 
 class WorkerAnswer(Wire):
-    """A live worker. ``age`` is seconds since its last heartbeat."""
+    """A live worker. ``age`` is seconds since its last heartbeat.
+
+    ``memory_bytes`` is what a GPU worker holds on its device, measured: weights, graphs and staging.
+    """
 
     name: str
     kind: str
@@ -114,6 +122,7 @@ class WorkerAnswer(Wire):
     ready: bool
     age: float
     encoders: tuple[str, ...] = ()
+    memory_bytes: int | None = None
     counters: dict[str, float] = Field(default_factory=dict)
 
 

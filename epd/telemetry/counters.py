@@ -38,6 +38,8 @@ class Count(StrEnum):
     ENCODE_EXPIRED = "encode_expired"
     ENCODE_DROPPED = "encode_dropped"
     ENCODE_HANGS = "encode_hangs"
+    ENCODER_MEMORY = "encoder_memory_bytes"
+    WORKER_MEMORY = "worker_memory_bytes"
     REAPED_MESSAGES = "reaped_messages"
     SWEPT_FILES = "swept_files"
     RETRIED_ITEMS = "retried_items"

@@ -41,8 +41,8 @@ INFLIGHT_BYTES = "epd_inflight_bytes"
 WORKER_READY = "epd_worker_ready"
 WORKER_PREFIX = "epd_worker_"
 
-#: Highest values, which do not add up over workers: they are shown as gauges.
-PEAKS = frozenset({Count.ENCODE_BATCH_PEAK})
+#: Values that are no totals: they are shown as gauges.
+PEAKS = frozenset({Count.ENCODE_BATCH_PEAK, Count.ENCODER_MEMORY, Count.WORKER_MEMORY})
 
 _DROPPED = (
     "{} that nobody waited for any more when they were to be {}: cancelled, or made final by another run."
@@ -72,6 +72,8 @@ COUNT_HELP = {
     Count.ENCODE_EXPIRED: "Parts whose deadline had passed before they were encoded.",
     Count.ENCODE_DROPPED: _DROPPED.format("Parts", "encoded"),
     Count.ENCODE_HANGS: "Batches that hung, each the end of its worker.",
+    Count.ENCODER_MEMORY: "Bytes of an encoder's weights, tables and static buffers, measured.",
+    Count.WORKER_MEMORY: "Bytes that a GPU worker holds on its device: weights, graphs and staging.",
     Count.REAPED_MESSAGES: "Messages published anew for flights whose lease was over.",
     Count.SWEPT_FILES: "Files that nobody used any more.",
     Count.RETRIED_ITEMS: "Items sent back to fetch because their bytes were gone.",

@@ -1,0 +1,58 @@
+"""Memory is measured where it is held, and told to the API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from api.memory_figures import encoder_memory, worker_memory
+from epd.store.base import Heartbeat
+from gpu_worker.memory import encoder_bytes, memory_counters, worker_bytes
+from tests.unit.tiny_checkpoints import tiny_encoder
+
+
+def beat(name: str, **counters: float) -> Heartbeat:
+    return Heartbeat(name=name, kind="encode", host="h", pid=1, at=0.0, counters=counters)
+
+
+@pytest.mark.parametrize("family", ["dinov2", "whisper", "qwen2_5_vl"])
+def test_weights_are_found_and_tables_are_small(family: str, tmp_path: Path) -> None:
+    encoder = tiny_encoder(family, tmp_path)
+    weights = encoder.card.parameters * 4
+    assert weights <= encoder_bytes(encoder) < weights + (8 << 20)
+
+
+def test_a_second_encoder_is_not_counted(tmp_path: Path) -> None:
+    first = tiny_encoder("dinov2", tmp_path)
+    alone = encoder_bytes(first)
+    _other = tiny_encoder("whisper", tmp_path)
+    assert encoder_bytes(first) == alone
+
+
+def test_shared_memory_counts_once_and_bfloat16_is_half(tmp_path: Path) -> None:
+    class Pair:
+        def __init__(self) -> None:
+            self.base = torch.zeros(1000)
+            self.view = self.base[10:]
+
+    assert encoder_bytes(Pair()) == 4000  # type: ignore[arg-type]
+    full, half = tiny_encoder("dinov2", tmp_path), tiny_encoder("dinov2", tmp_path / "half", "bfloat16")
+    assert encoder_bytes(half) * 2 == pytest.approx(encoder_bytes(full), rel=0.05)
+
+
+def test_the_worker_tells_its_own_memory() -> None:
+    counters = memory_counters({"eye": 7}, "cpu")
+    assert counters["encoder_memory_bytes/eye"] == 7
+    assert counters["worker_memory_bytes"] == pytest.approx(worker_bytes("cpu"), rel=0.2)
+
+
+def test_the_api_reads_it_from_live_workers() -> None:
+    beats = [
+        beat("a", **{"encoder_memory_bytes/eye": 5.0, "worker_memory_bytes": 9.0}),
+        beat("b", **{"encoder_memory_bytes/eye": 6.0}),
+    ]
+    assert encoder_memory(beats, "eye") == 6
+    assert encoder_memory(beats, "ear") is None
+    assert (worker_memory(beats[0]), worker_memory(beats[1])) == (9, None)
