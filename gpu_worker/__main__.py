@@ -1,4 +1,4 @@
-"""``python -m gpu_worker [--devices auto|cpu|N] [options of celery worker]``: the batching encode worker."""
+"""``python -m gpu_worker [--devices auto|cpu|0,1,..|cpu:N]``: the batching encode worker, one a device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import sys
 from epd.contracts.errors import EpdError
 from epd.settings import read_settings
 from epd.telemetry.logging import configure_logging
-from gpu_worker.options import parse_options
+from gpu_worker.options import child_arguments, parse_options
+from gpu_worker.siblings import run_siblings
 
 #: What a start that failed ends with (sysexits.h: configuration error).
 _BAD_START = 78
@@ -21,6 +22,8 @@ def main() -> None:
     try:
         options = parse_options(sys.argv[1:])
         configure_logging(read_settings().log_level)
+        if len(options.devices) > 1:
+            sys.exit(run_siblings(child_arguments(options)))
         from gpu_worker.worker import run_worker
 
         run_worker(options)

@@ -22,9 +22,10 @@ from gpu_worker.fleet import device_of, load_fleet
 from gpu_worker.host import Host
 from gpu_worker.interpreter_alarm import InterpreterAlarm
 from gpu_worker.ledger import LeaseKeeper
+from gpu_worker.memory import encoder_bytes, memory_counters
 from gpu_worker.patience import Patience
 from gpu_worker.reply import Reply
-from gpu_worker.threads import set_torch_threads
+from gpu_worker.threads import settle_threads
 from tasks.flow.context import Context
 
 _log = logging.getLogger(__name__)
@@ -44,6 +45,8 @@ class EncodeService:
         settings = context.settings
         self._context = context
         self._cards = cards
+        self._device = device_of(encoders)
+        self._encoder_sizes = {key: encoder_bytes(encoder) for key, encoder in encoders.items()}
         self._announcer = Announcer(context.store.cards, cards.values())
         self._name = name
         self._ready = threading.Event()
@@ -53,7 +56,7 @@ class EncodeService:
         self.engine = Engine(
             encoders,
             budget=Budget(max_items=settings.max_batch_items, max_cost=settings.max_batch_cost),
-            device=open_device(device_of(encoders)),
+            device=open_device(self._device),
             observer=self.desk,
             batch_timeout=settings.batch_timeout,
             clock=context.clock,
@@ -72,6 +75,8 @@ class EncodeService:
         started = time.perf_counter()
         self.engine.start()
         _log.info("%d encoders are warm after %.1f s", len(self._cards), time.perf_counter() - started)
+        for name, size in self._encoder_sizes.items():
+            _log.info("encoder %s holds %.1f MiB", name, size / 2**20)
         self._announcer.announce_all(_STORE_WAIT)
         self._heartbeat.start()
 
@@ -96,7 +101,7 @@ class EncodeService:
             at=self._context.clock(),
             ready=self._ready.is_set(),
             encoders=tuple(self._cards),
-            counters=self.engine.counters.snapshot(),
+            counters=self.engine.counters.snapshot() | memory_counters(self._encoder_sizes, self._device),
         )
 
     def info(self) -> dict[str, float | list[str]]:
@@ -134,15 +139,15 @@ class EncodeService:
         self.stop(timeout=0.0)
 
 
-def open_service(context: Context, *, name: str, device: str | None = None) -> EncodeService:
-    """Load what the config names, and warm it up.
+def open_service(context: Context, *, name: str, device: str | None = None, share: int = 1) -> EncodeService:
+    """Load what the config names, and warm it up; ``share`` processes divide the CPU cores.
 
     Raises:
         SettingsError: an encoder of the config cannot be loaded; it is named.
         EncodeFailed, StoreUnavailable: as ``EncodeService.warm_up``.
     """
-    threads = set_torch_threads(context.settings.torch_threads)
-    _log.info("torch computes with %d threads on a CPU", threads)
-    service = EncodeService(context=context, encoders=load_fleet(context.config, device), name=name)
+    encoders = load_fleet(context.config, device)
+    settle_threads(context.settings.torch_threads, encoders, share)
+    service = EncodeService(context=context, encoders=encoders, name=name)
     service.warm_up()
     return service

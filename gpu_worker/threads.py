@@ -1,20 +1,120 @@
-"""How many threads torch computes with on a CPU."""
+"""How many threads torch computes with on a CPU: told, or found by a short calibration."""
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 import psutil
 import torch
 
+from epd.contracts.errors import EncodeFailed
+from gpu_worker.encoders.base import Encoder
 
-def set_torch_threads(wanted: int) -> int:
-    """Have torch use so many threads in this process; 0 is one a physical core that we may run on.
+_log = logging.getLogger(__name__)
+
+#: Seconds that the calibration may take, as far as it can tell beforehand.
+_CALIBRATION = 10.0
+_TRIES = 3
+#: Seconds after which an encoder counts as not running at all, as when the engine warms it up.
+_PATIENCE = 600.0
+#: Fewer threads have to be this much faster: one item is measured, and batches make more of many threads.
+_MARGIN = 0.9
+
+#: Seconds that one item takes with a number of threads.
+Measure = Callable[[int], float]
+
+
+def core_share(share: int = 1) -> int:
+    """The physical cores that this process may run on, divided by ``share`` processes; at least one.
 
     Hyper-threads share the units that matrix products need, so more threads than cores cost time.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     cores = psutil.cpu_count(logical=False) or allowed
-    threads = wanted or max(1, min(cores, allowed))
+    return max(1, min(cores, allowed) // share)
+
+
+def set_torch_threads(wanted: int, share: int = 1) -> int:
+    """Have torch use so many threads in this process; 0 is one a physical core of our share."""
+    threads = wanted or core_share(share)
     torch.set_num_threads(threads)
     return threads
+
+
+def settle_threads(wanted: int, encoders: Mapping[str, Encoder], share: int = 1) -> int:
+    """Have torch use ``wanted`` threads, or for 0 what a calibration of these encoders chooses.
+
+    To be called before the threads that compute are started: torch reads the number once in each thread.
+
+    Raises:
+        EncodeFailed: an encoder does not run.
+    """
+    most = core_share(share)
+    if wanted or most == 1 or any(encoder.card.device != "cpu" for encoder in encoders.values()):
+        threads = set_torch_threads(wanted, share)
+        _log.info("torch computes with %d threads on a CPU (%s)", threads, "set" if wanted else "our cores")
+        return threads
+    seconds = measured_seconds(most, _Stopwatch(encoders.values()))
+    threads = fastest(seconds)
+    torch.set_num_threads(threads)
+    said = ", ".join(f"{count}: {took * 1e3:.1f} ms" for count, took in sorted(seconds.items()))
+    _log.info("torch computes with %d threads on a CPU (an item of each encoder with %s)", threads, said)
+    return threads
+
+
+def measured_seconds(most: int, measure: Measure) -> dict[int, float]:
+    """Seconds of one, half and ``most`` threads, most first, without those that would take too long."""
+    seconds: dict[int, float] = {}
+    started = time.monotonic()
+    for count in sorted({1, max(1, most // 2), most}, reverse=True):
+        expected = max((took * most / count for took in seconds.values()), default=0.0) * (_TRIES + 1)
+        if time.monotonic() - started + expected > _CALIBRATION:
+            break
+        seconds[count] = measure(count)
+    return seconds
+
+
+def fastest(seconds: Mapping[int, float]) -> int:
+    """The largest number of threads that no smaller one beats by the margin."""
+    best = max(seconds)
+    for count in sorted(seconds, reverse=True):
+        if seconds[count] < seconds[best] * _MARGIN:
+            best = count
+    return best
+
+
+class _Stopwatch:
+    """Times one item of every encoder, in a thread of its own for each number of threads."""
+
+    def __init__(self, encoders: Iterable[Encoder]) -> None:
+        self._encoders = tuple(encoders)
+
+    def __call__(self, count: int) -> float:
+        """The shortest of a few tries, after one that warms up."""
+        answer: list[float | Exception] = []
+        run = partial(self._answer, count, answer)
+        thread = threading.Thread(target=run, name="calibration", daemon=True)
+        thread.start()
+        thread.join(_PATIENCE)
+        found = answer[0] if answer else EncodeFailed(f"an item took more than {_PATIENCE:.0f} s")
+        if isinstance(found, Exception):
+            raise EncodeFailed(f"warm-up failed: {found}") from found
+        return found
+
+    def _answer(self, count: int, answer: list[float | Exception]) -> None:
+        try:
+            torch.set_num_threads(count)
+            answer.append(min([self._once() for _ in range(_TRIES + 1)][1:]))
+        except Exception as error:
+            answer.append(error)
+
+    def _once(self) -> float:
+        started = time.perf_counter()
+        for encoder in self._encoders:
+            encoder.warm_up()
+        return time.perf_counter() - started

@@ -25,7 +25,8 @@ def run_worker(options: Options) -> None:
         SettingsError, EncodeFailed, StoreUnavailable: as ``open_service``.
     """
     node = node_name(options.node)
-    consume(open_service(process_context(), name=node, device=options.device), node, options.celery)
+    service = open_service(process_context(), name=node, device=options.device, share=options.share)
+    consume(service, node, options.celery)
 
 
 def node_name(wanted: str) -> str:

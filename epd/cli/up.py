@@ -27,7 +27,7 @@ def up(
     fetch_threads: Annotated[int, typer.Option(min=1)] = 32,
     decode_processes: Annotated[int, typer.Option(min=1)] = 2,
     gpu_workers: Annotated[int, typer.Option(min=1, help="Encoder worker processes.")] = 1,
-    devices: Annotated[str, typer.Option(help="auto, cpu, or a CUDA device number.")] = "auto",
+    devices: Annotated[str, typer.Option(help="auto, cpu, CUDA numbers (0,1), or cpu:2.")] = "auto",
 ) -> None:
     """Run API, workers, Flower and (unless EPD_BROKER_URL names one) an embedded Valkey server."""
     console = Console()

@@ -22,7 +22,6 @@ from gpu_worker.engine.slot import DropReason
 from gpu_worker.fleet import device_of
 from gpu_worker.ledger import LeaseKeeper, TicketLedger
 from gpu_worker.mailbox import HubMailbox
-from gpu_worker.options import parse_options
 from gpu_worker.verdict import Fate, Verdict
 from tests.unit.tiny_checkpoints import tiny_encoder
 
@@ -161,15 +160,6 @@ def test_the_mailbox_keeps_order_and_outlives_a_call_that_raises() -> None:
     assert hub.woken == 3
     mailbox.drain()
     assert seen == [1, 2]
-
-
-def test_options_split_our_own_from_celerys() -> None:
-    options = parse_options(["--devices", "0", "-l", "DEBUG", "-n", "gpu7@%h", "--pidfile=x"])
-    assert (options.device, options.node) == ("cuda:0", "gpu7@%h")
-    assert options.celery == ("-l", "DEBUG", "--pidfile=x")
-    assert parse_options([]).device is None
-    with pytest.raises(SettingsError, match="--devices='gpu'"):
-        parse_options(["--devices", "gpu"])
 
 
 def test_encoders_on_two_devices_are_refused_by_name(eye: Encoder) -> None:
