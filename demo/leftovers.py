@@ -1,21 +1,24 @@
 """What a stack may leave behind when it has stopped: processes, and files in ``/dev/shm``.
 
-Other programs use the machine too. A process is ours when its environment names this stack's blob folder; a
-file is ours when it was not there before and does not belong to another living stack.
+Other programs use the machine too; a browser puts files into ``/dev/shm`` all the time. A process is ours when
+its environment names this stack's blob folder. A file is ours when it was not there before, unless it has the
+name of another stack's folder or a living process uses it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
 SHM = Path("/dev/shm")
-OTHER_STACK = re.compile(r"^epd-(\d+)-")
+NAMED_BY_EPD = re.compile(r"epd-(\w+)-")
 MARK = "EPD_BLOB_DIR"
 PERIOD = 0.1
 
@@ -53,11 +56,23 @@ class Traces:
             return False
 
     def _files(self) -> list[str]:
-        return [
-            f"file {SHM / name}" for name in sorted(shm_names() - self.before) if not _of_another_stack(name)
-        ]
+        new = sorted(shm_names() - self.before)
+        return [f"file {SHM / name}" for name in new if not _of_another_stack(name) and not _used(SHM / name)]
 
 
 def _of_another_stack(name: str) -> bool:
-    found = OTHER_STACK.match(name)
-    return found is not None and int(found[1]) != psutil.Process().pid and psutil.pid_exists(int(found[1]))
+    found = NAMED_BY_EPD.match(name)
+    return found is not None and found[1] != str(os.getpid())
+
+
+def _used(path: Path) -> bool:
+    """Whether a living process maps or has open ``path``, or something below it."""
+    return any(str(path) in text for process in Path("/proc").glob("[0-9]*") for text in _used_by(process))
+
+
+def _used_by(process: Path) -> Iterator[str]:
+    with contextlib.suppress(OSError):  # gone meanwhile, or another user's
+        yield (process / "maps").read_text()
+        for descriptor in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                yield os.readlink(descriptor)

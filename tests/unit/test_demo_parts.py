@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from io import StringIO
@@ -11,6 +12,7 @@ import httpx
 import pytest
 from rich.console import Console
 
+from demo import leftovers
 from demo.batches import Encoded, summed
 from demo.leftovers import Traces, shm_names
 from demo.photo_server import served_photo
@@ -93,6 +95,18 @@ def test_a_process_of_the_stack_is_found_until_it_ends() -> None:
     finally:
         child.communicate(b"\n", timeout=20)
     assert [text for text in traces.left(within=5) if "process" in text] == []
+
+
+def test_files_of_other_programs_are_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "SHM", tmp_path)
+    traces = Traces({"EPD_BLOB_DIR": "/nowhere/demo-test"}, before=shm_names())
+    for name in ("epd-ceiling-x1", "epd-1-x1"):
+        (tmp_path / name).mkdir()
+    with (tmp_path / ".org.browser.X1").open("wb"):
+        assert traces.left(within=0) == []
+    (tmp_path / f"epd-{os.getpid()}-x1").mkdir()
+    left = [".org.browser.X1", f"epd-{os.getpid()}-x1"]  # nobody uses the first any more: it may be ours
+    assert traces.left(within=0) == [f"file {tmp_path / name}" for name in left]
 
 
 def test_batches_are_summed_over_workers_and_encoders() -> None:
