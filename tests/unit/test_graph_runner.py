@@ -9,9 +9,12 @@ import torch
 
 from epd.contracts.errors import EncodeFailed
 from gpu_worker.encoders.base import Encoder, Inputs
+from gpu_worker.encoders.graph_form import Capturable
 from gpu_worker.engine.cpu_device import CpuDevice
 from gpu_worker.engine.engine import Engine
 from gpu_worker.engine.graphs.backend import Call, is_capture_refusal
+from gpu_worker.engine.graphs.bucket import Bucket
+from gpu_worker.engine.graphs.buffers import StaticBuffers
 from gpu_worker.engine.graphs.graph_runner import GraphRunner
 from gpu_worker.engine.graphs.graph_set import CaptureBounds
 from gpu_worker.engine.graphs.twin import TwinBackend, TwinCapture
@@ -62,7 +65,7 @@ def test_other_families_of_one_size(family: str, tmp_path: Path) -> None:
     assert runner.figures(encoder.card.name).hits == 1
 
 
-def test_sizes_between_two_buckets_are_padded_with_zeros(eye: Encoder) -> None:
+def test_sizes_between_two_buckets_are_padded(eye: Encoder) -> None:
     runner = warm_runner(eye, graph_plan(items=12))
     runner.run(eye, poisoned(batch(eye, 12), "pictures"))
     inputs = batch(eye, 9)  # replayed in the bucket of 10, whose last place held NaN
@@ -71,6 +74,18 @@ def test_sizes_between_two_buckets_are_padded_with_zeros(eye: Encoder) -> None:
     figures = runner.figures("tiny-dinov2")
     assert (figures.hits, figures.units, figures.padding) == (2, 21, 1)
     assert figures.padding_share == pytest.approx(1 / 22)
+
+
+def test_padding_is_zero_whatever_was_there(eye: Encoder) -> None:
+    assert isinstance(eye, Capturable)
+    bucket = Bucket(4)
+    buffers = StaticBuffers(eye.graph_form, eye.sample(), bucket)
+    (pictures,) = buffers.view(bucket).values()
+    pictures.fill_(float("nan"))
+    inputs = batch(eye, 3)
+    buffers.fill(bucket, inputs)
+    assert torch.equal(pictures[:3], inputs.tensors["pictures"])
+    assert not pictures[3].any()
 
 
 def test_later_runs_do_not_write_to_earlier_rows(eye: Encoder) -> None:
