@@ -55,7 +55,7 @@ def audit(client: Client, ledger: Ledger, store: Server, watch: NoticeWatch, *, 
     found.blind = _alike(client, list(references.values()))
     for order in ledger.orders:
         if order.gone and not gone_is_lost:
-            found.gone += len(order.things)
+            found.gone += order.unfinished
             continue
         for place, thing in enumerate(order.things):
             reason = _why_lost(client, order, place, references.get(thing.name))

@@ -27,6 +27,12 @@ class Order:
         """Something of it is still to come."""
         return not self.gone and (self.answer is None or self.answer.state not in FINAL_STATES)
 
+    @property
+    def unfinished(self) -> int:
+        """Items that were not done or failed when the job was last read."""
+        items = () if self.answer is None else self.answer.items
+        return len(self.things) - sum(item.state in FINAL_STATES for item in items)
+
 
 @dataclass
 class Ledger:

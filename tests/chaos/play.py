@@ -56,6 +56,7 @@ class Scenario:
 
     ``allowed`` are the failure codes that its items may end with. ``gone_is_lost``: whether a job that the
     API does not know any more counts as lost. ``limit``: seconds from the storm to the last item's end.
+    ``in_short``: it belongs to the short form too.
     """
 
     name: str
@@ -64,3 +65,4 @@ class Scenario:
     allowed: frozenset[str] = frozenset()
     gone_is_lost: bool = True
     limit: float = 120.0
+    in_short: bool = True

@@ -38,5 +38,5 @@ def all_lost(play: Play) -> None:
             await_worker(play, name, "encode")
 
 
-ONE = Scenario("one_of_two_gpu_lost", one_lost)
-ALL = Scenario("both_gpu_killed_restarted", all_lost)
+ONE = Scenario("one_of_two_gpu_lost", one_lost, in_short=False)
+ALL = Scenario("both_gpu_killed_restarted", all_lost, in_short=False)

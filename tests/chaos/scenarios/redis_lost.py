@@ -17,7 +17,7 @@ _AWAY = 1.0
 _SERVED_LIMIT = 10.0
 _TRY_LIMIT = 60.0
 #: Jobs whose messages are lost end with their deadline, in seconds.
-_DEADLINE = 15.0
+_DEADLINE = 10.0
 
 
 def store_lost(play: Play) -> None:

@@ -26,4 +26,4 @@ def run(play: Play) -> None:
             await_worker(play, name, kind)
 
 
-SCENARIO = Scenario("stopped_at_work", run)
+SCENARIO = Scenario("stopped_at_work", run, in_short=False)
