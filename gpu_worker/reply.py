@@ -68,11 +68,10 @@ class Reply:
 
     def free_blobs(self, messages: Sequence[EncodeMessage]) -> None:
         """Remove the raw blobs of messages that were acked. What fails here is swept by age."""
-        for message in messages:
-            try:
-                self._context.store.blobs.free(message.raw.blob)
-            except (EpdError, OSError) as error:
-                _log.warning("blob %s was not freed: %s", message.raw.blob.name, error)
+        try:
+            self._context.store.blobs.free_all([message.raw.blob for message in messages])
+        except (EpdError, OSError) as error:
+            _log.warning("some of %d blobs were not freed: %s", len(messages), error)
 
     def _written(self, ticket: Ticket, outcome: Outcome) -> _Done | Failed | Dropped:
         """Publish the file of one embedding; a fault of its writing is the item's own."""

@@ -102,11 +102,30 @@ class FileBlobs:
 
     def free(self, ref: BlobRef) -> None:
         """Remove a source or raw blob; uploads, inline bytes and missing files are left alone."""
-        if ref.name.startswith((_UPLOAD, INLINE)):
-            return
-        with suppress(FileNotFoundError):
-            (self._root / ref.name).unlink()
-            self._ledger.subtract(ref.nbytes)
+        self.free_all([ref])
+
+    def free_all(self, refs: Sequence[BlobRef]) -> None:
+        """The same for many, with one change of the book; one that cannot be removed holds no other up.
+
+        Raises:
+            OSError: that of the last one that could not be removed.
+        """
+        freed, trouble = 0, None
+        for ref in refs:
+            if ref.name.startswith((_UPLOAD, INLINE)):
+                continue
+            try:
+                os.unlink(f"{self._root}/{ref.name}")
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                trouble = error
+            else:
+                freed += ref.nbytes
+        if freed:
+            self._ledger.subtract(freed)
+        if trouble is not None:
+            raise trouble
 
     def keep_media(self, name: str, digest: str) -> BlobRef:
         """Turn a finished source file into the upload of that digest; one that is there is kept.

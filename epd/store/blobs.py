@@ -46,6 +46,10 @@ class Blobs(Protocol):
         """Remove a source or raw blob. Uploads, inline bytes and missing files are left alone."""
         ...
 
+    def free_all(self, refs: Sequence[BlobRef]) -> None:
+        """The same for many; raises ``OSError`` where one could not be removed, after the others were."""
+        ...
+
     def keep_media(self, name: str, digest: str) -> BlobRef:
         """Turn a finished file into the upload of that digest (link; kept if there already)."""
         ...

@@ -50,6 +50,25 @@ def test_a_blob_is_written_read_and_freed(store: Store, kind: BlobKind, letter: 
         store.blobs.path(ref)
 
 
+def test_many_are_freed_though_one_cannot_be(store: Store, store_settings: Settings) -> None:
+    refs = [write_blob(store, b"x" * 100) for _ in range(4)]
+    kept = upload(store, b"kept")
+    (store_settings.blob_dir / refs[1].name).unlink()
+    (store_settings.blob_dir / refs[1].name).mkdir()
+    (store_settings.blob_dir / refs[3].name).unlink()
+    with pytest.raises(OSError, match=refs[1].name):
+        store.blobs.free_all([*refs, BlobRef(name=f"m-{kept}", nbytes=4)])
+    assert files_of(store_settings) == sorted([f"m-{kept}", refs[1].name])
+    store.blobs.free_all([])
+
+
+def test_the_room_of_many_is_given_back(store: Store) -> None:
+    before = store.blobs.used_bytes()
+    refs = [write_blob(store, b"x" * 1000) for _ in range(5)]
+    store.blobs.free_all(refs[:4])
+    assert store.blobs.used_bytes() == before + 1000
+
+
 def test_a_blob_of_another_size_is_missing(store: Store) -> None:
     ref = write_blob(store, b"some bytes")
     with pytest.raises(BlobMissing, match="has 10 bytes"):
