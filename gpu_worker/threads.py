@@ -18,8 +18,10 @@ from gpu_worker.encoders.base import Encoder
 _log = logging.getLogger(__name__)
 
 #: Seconds that the calibration may take, as far as it can tell beforehand.
-_CALIBRATION = 10.0
-_TRIES = 3
+_CALIBRATION = 5.0
+#: For each number of threads: tries up to so many, and no further one after so many seconds.
+_TRIES = 4
+_ENOUGH = 0.5
 #: Seconds after which an encoder counts as not running at all, as when the engine warms it up.
 _PATIENCE = 600.0
 #: Fewer threads have to be this much faster: one item is measured, and batches make more of many threads.
@@ -59,7 +61,9 @@ def settle_threads(wanted: int, encoders: Mapping[str, Encoder], share: int = 1)
         threads = set_torch_threads(wanted, share)
         _log.info("torch computes with %d threads on a CPU (%s)", threads, "set" if wanted else "our cores")
         return threads
-    seconds = measured_seconds(most, _Stopwatch(encoders.values()))
+    stopwatch = _Stopwatch(encoders.values())
+    stopwatch(most)  # the first run of a process pays for what is made once
+    seconds = measured_seconds(most, stopwatch)
     threads = fastest(seconds)
     torch.set_num_threads(threads)
     said = ", ".join(f"{count}: {took * 1e3:.1f} ms" for count, took in sorted(seconds.items()))
@@ -72,7 +76,7 @@ def measured_seconds(most: int, measure: Measure) -> dict[int, float]:
     seconds: dict[int, float] = {}
     started = time.monotonic()
     for count in sorted({1, max(1, most // 2), most}, reverse=True):
-        expected = max((took * most / count for took in seconds.values()), default=0.0) * (_TRIES + 1)
+        expected = max((took * most / count for took in seconds.values()), default=0.0)
         if time.monotonic() - started + expected > _CALIBRATION:
             break
         seconds[count] = measure(count)
@@ -95,7 +99,7 @@ class _Stopwatch:
         self._encoders = tuple(encoders)
 
     def __call__(self, count: int) -> float:
-        """The shortest of a few tries, after one that warms up."""
+        """The shortest of a few tries; an encoder that takes long has one."""
         answer: list[float | Exception] = []
         run = partial(self._answer, count, answer)
         thread = threading.Thread(target=run, name="calibration", daemon=True)
@@ -109,9 +113,15 @@ class _Stopwatch:
     def _answer(self, count: int, answer: list[float | Exception]) -> None:
         try:
             torch.set_num_threads(count)
-            answer.append(min([self._once() for _ in range(_TRIES + 1)][1:]))
+            answer.append(self._shortest())
         except Exception as error:
             answer.append(error)
+
+    def _shortest(self) -> float:
+        seconds = [self._once()]
+        while len(seconds) < _TRIES and sum(seconds) < _ENOUGH:
+            seconds.append(self._once())
+        return min(seconds)
 
     def _once(self) -> float:
         started = time.perf_counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -77,6 +78,21 @@ def test_a_calibration_says_what_it_measured(
     assert f"with {chosen} threads" in caplog.text
     assert "1: " in caplog.text
     assert "2: " in caplog.text
+
+
+def test_a_slow_encoder_is_tried_once(monkeypatch: pytest.MonkeyPatch, eye: Encoder) -> None:
+    class Slow:
+        card = eye.card
+        tries = 0
+
+        def warm_up(self) -> None:
+            self.tries += 1
+            time.sleep(0.6)
+
+    monkeypatch.setattr(threads, "core_share", lambda _share: 2)
+    slow = Slow()
+    settle_threads(0, {"eye": slow})  # type: ignore[dict-item]
+    assert slow.tries == 3  # one that warms up, one for each number of threads
 
 
 def test_an_encoder_that_does_not_run_is_said(monkeypatch: pytest.MonkeyPatch, eye: Encoder) -> None:
