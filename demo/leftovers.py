@@ -1,6 +1,6 @@
 """What a stack may leave behind when it has stopped: processes, and files in ``/dev/shm``.
 
-Other programs use the machine too; a browser puts files into ``/dev/shm`` all the time. A process is ours when
+Other programs use the machine too; a browser puts files into ``/dev/shm`` all the time. A process is ours if
 its environment names this stack's blob folder. A file is ours when it was not there before, unless it has the
 name of another stack's folder or a living process uses it.
 """
