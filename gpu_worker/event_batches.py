@@ -8,14 +8,32 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 from celery import bootsteps
 from celery.worker.consumer.events import Events
+from kombu.serialization import register, register_json
+from kombu.utils.json import dumps
 
 #: Task events of one broker message at most; Celery's own figure is 24, which is eight tasks.
 EVENTS_A_MESSAGE = 192
 
 #: Seconds for which an event may wait for company.
 PATIENCE = 0.1
+
+#: The name of kombu's registry for events that orjson writes; who reads them sees JSON as ever.
+SERIALIZER = "epd-events"
+
+
+def event_text(events: Any) -> str:
+    """JSON of events by orjson, a tenth of what kombu's own writer takes; what it refuses, kombu writes."""
+    try:
+        return orjson.dumps(events, option=orjson.OPT_PASSTHROUGH_DATETIME).decode()
+    except TypeError:
+        return str(dumps(events))
+
+
+register(SERIALIZER, event_text, None, content_type="application/json", content_encoding="utf-8")
+register_json()  # the content type keeps its usual name and reader
 
 
 class EventBatches(bootsteps.StartStopStep):
@@ -27,6 +45,7 @@ class EventBatches(bootsteps.StartStopStep):
         """Have the new dispatcher gather more."""
         dispatcher = consumer.event_dispatcher
         dispatcher.buffer_limit = EVENTS_A_MESSAGE
+        dispatcher.serializer = SERIALIZER
         if consumer.hub is not None:
             dispatcher.on_send_buffered = LateFlush(consumer.hub, dispatcher)
 

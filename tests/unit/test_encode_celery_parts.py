@@ -7,10 +7,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from kombu.serialization import dumps as kombu_dumps
+from kombu.serialization import loads as kombu_loads
+from kombu.utils.json import loads
 
 from epd.contracts.errors import EncodeFailed
 from gpu_worker.delivery import Delivery, ReadyOutcome
-from gpu_worker.event_batches import EVENTS_A_MESSAGE, EventBatches
+from gpu_worker.event_batches import EVENTS_A_MESSAGE, SERIALIZER, EventBatches, event_text
 from gpu_worker.request import EncodeRequest, parse_time
 from gpu_worker.verdict import Fate, Verdict
 
@@ -63,6 +66,15 @@ def test_events_gather_and_are_flushed_once_for_all() -> None:
     assert dispatcher.flushes == 1
     dispatcher.on_send_buffered()
     assert len(hub.later) == 2, "events that came after the flush wait for one of their own"
+
+
+def test_events_are_written_as_kombu_reads_them() -> None:
+    events = [{"type": "task-started", "uuid": "7", "clock": 3, "timestamp": 1.5, "result": "\u00f6"}]
+    content_type, encoding, body = kombu_dumps(events, serializer=SERIALIZER)
+    assert (content_type, encoding) == ("application/json", "utf-8")
+    assert kombu_loads(body, content_type, encoding, accept={"application/json"}) == events
+    now = datetime.now(UTC)
+    assert loads(event_text([{"at": now}])) == [{"at": now}], "kombu marks a time as one"
 
 
 def test_without_a_hub_celery_sends_each_event_itself() -> None:
