@@ -12,6 +12,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --no-input --pro
 SHOW := awk '/^Collecting/ {print "   + " $$2; fflush()} /^Installing collected/ {print "   unpacking ..."; fflush()}'
 TESTS ?= tests
 PYTEST_ARGS ?=
+# Test files that run at once: most of them wait for processes. 0: all in one process, as a debugger wants.
+TEST_PROCESSES ?= 2
 SEED ?= 1
 MINUTES ?= 10
 CHAOS_ARGS ?=
@@ -43,7 +45,7 @@ up: $(STAMP)
 
 test: $(STAMP)
 	@$(BIN)/python -m demo.weights
-	@$(BIN)/python -m pytest -m "not gpu and not slow" $(PYTEST_ARGS) $(TESTS)
+	@$(BIN)/python -m pytest -m "not gpu and not slow" -n $(TEST_PROCESSES) --dist loadgroup $(PYTEST_ARGS) $(TESTS)
 
 # Processes are killed while they work. SEED=n is another storm; CHAOS_ARGS="--only NAME" is one scenario.
 chaos: $(STAMP)

@@ -44,6 +44,8 @@ class Watchdog:
     def stop(self) -> None:
         """Look no more. It may be called again, or without ``start``."""
         self._stopped.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(_LONGEST_PERIOD)
 
     @contextmanager
     def watch(self, what: str) -> Iterator[None]:
