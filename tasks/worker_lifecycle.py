@@ -19,6 +19,7 @@ from epd.contracts.errors import SettingsError
 from epd.store.base import Heartbeat
 from epd.telemetry.heartbeat import HeartbeatThread
 from tasks.flow.context import Context
+from tasks.pool_exit import bound_child_exit
 from tasks.process import process_context
 from tasks.queues import DECODE, FETCH, consumed_kinds
 from tasks.worker_counters import TOTALS
@@ -56,6 +57,8 @@ def load_work(sender: Any, **_: Any) -> None:
         import tasks.flow.fetch_chunk
     if DECODE in kinds:
         import tasks.flow.decode_item  # noqa: F401
+
+        bound_child_exit()
 
 
 @worker_ready.connect

