@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -13,9 +13,10 @@ import httpx
 from epd.client import calls
 from epd.client.calls import Call, Unreachable
 from epd.client.items import ItemLike, Prepared, prepare
-from epd.client.tensors import Form, read_embedding
+from epd.client.tensors import Form, read_embedding, read_slices
 from epd.contracts.answers import EventAnswer, JobAnswer, MediaAnswer, ModelsAnswer, StatusAnswer
 from epd.contracts.errors import DeadlineExceeded
+from epd.contracts.handoff import Handoff, HandoffReceipt, HandoffRequest, Slice
 from epd.contracts.job import FINAL_STATES
 from epd.contracts.metadata import Metadata
 
@@ -133,9 +134,35 @@ class Client:
         """An embedding, or its rows from ``start`` to ``stop``: [tokens, hidden] as numpy or torch."""
         return read_embedding(self._send(calls.get_embedding(key, start, stop)), form)
 
+    def slices(self, slices: Sequence[Slice], *, form: Form = "numpy") -> Any:
+        """Rows of several embeddings in one request: a list of [rows, hidden], in the order of ``slices``.
+
+        All or none: raises ``NotFound`` naming each key that is not there.
+        """
+        return read_slices(self._send(calls.get_slices(slices)), len(slices), form)
+
     def metadata(self, key: str) -> Metadata:
         """The Decode-side metadata of an embedding."""
         return self._send(calls.get_metadata(key))
+
+    def put_handoff(self, request_id: str, handoff: HandoffRequest) -> HandoffReceipt:
+        """Prefill's part: say where each embedding stands in the prompt.
+
+        A later put of the same is the same; raises ``HandoffConflict`` for another of that id, and
+        ``NotFound`` naming each key whose metadata neither the server nor the item has.
+        """
+        return self._send(calls.put_handoff(request_id, handoff))
+
+    def handoff(self, request_id: str, wait: float = 30.0) -> Handoff:
+        """Decode's part: what Prefill said and each item's metadata, waited for ``wait`` seconds.
+
+        Reading takes nothing away; raises ``NotFound`` when nothing came in time, or its time is over.
+        """
+        return self._send(calls.get_handoff(request_id, wait), wait=wait)
+
+    def delete_handoff(self, request_id: str) -> None:
+        """Forget a handoff before its time; it need not be there."""
+        self._send(calls.delete_handoff(request_id))
 
     def upload(self, path: str | Path) -> MediaAnswer:
         """Upload a file in a stream; its media id is the sha256 of its bytes."""

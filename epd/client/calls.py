@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
+from urllib.parse import quote
 
 import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from epd.contracts import errors
 from epd.contracts.answers import EventAnswer, JobAnswer, MediaAnswer, ModelsAnswer, StatusAnswer
 from epd.contracts.errors import EpdError
+from epd.contracts.handoff import Handoff, HandoffReceipt, HandoffRequest, Slice
 from epd.contracts.metadata import Metadata
 
 T = TypeVar("T")
@@ -24,6 +26,8 @@ M = TypeVar("M", bound=BaseModel)
 RETRY_DELAYS = (0.2, 0.5, 1.0, 2.0)
 #: One request waits at most this many seconds for its job, so that a dead connection is noticed.
 ROUND_WAIT = 30.0
+#: What a request id may hold and a path may too; anything else is quoted, so that it reaches no other route.
+_ID_SAFE = ":"
 _RETRY_STATUS = frozenset({429, 503})
 _LONGEST_RETRY_AFTER = 10.0
 _POLL_DELAYS = (0.05, 0.1, 0.2, 0.4)
@@ -100,6 +104,32 @@ def get_embedding(key: str, start: int | None, stop: int | None) -> Call[bytes]:
     wanted = {"start": start, "stop": stop}
     params = {"format": "safetensors"} | {k: str(v) for k, v in wanted.items() if v is not None}
     return Call("GET", f"/v1/embeddings/{key}", lambda answer: answer.content, params=params)
+
+
+def get_slices(slices: Sequence[Slice]) -> Call[bytes]:
+    """POST /v1/embeddings/slices as safetensors: a tensor for each slice, named by its number."""
+    body = {"slices": [part.to_document() for part in slices], "format": "safetensors"}
+    return Call("POST", "/v1/embeddings/slices", lambda answer: answer.content, json=body)
+
+
+def put_handoff(request_id: str, handoff: HandoffRequest) -> Call[HandoffReceipt]:
+    """PUT /v1/handoff/{request_id}."""
+    return Call("PUT", _handoff_path(request_id), _reader(HandoffReceipt), json=handoff.to_document())
+
+
+def get_handoff(request_id: str, wait: float) -> Call[Handoff]:
+    """GET /v1/handoff/{request_id}; ``wait`` is seconds."""
+    params = {"wait": f"{wait:g}"} if wait else {}
+    return Call("GET", _handoff_path(request_id), _reader(Handoff), params=params)
+
+
+def delete_handoff(request_id: str) -> Call[None]:
+    """DELETE /v1/handoff/{request_id}."""
+    return Call("DELETE", _handoff_path(request_id), lambda answer: None)
+
+
+def _handoff_path(request_id: str) -> str:
+    return f"/v1/handoff/{quote(request_id, safe=_ID_SAFE)}"
 
 
 def read_media(answer: httpx.Response) -> MediaAnswer:

@@ -28,19 +28,37 @@ def read_embedding(data: bytes, form: Form) -> Any:
     """
     if form == "safetensors":
         return data
+    (rows,) = _tensors(data, [_TENSOR], form)
+    return rows
+
+
+def read_slices(data: bytes, count: int, form: Form) -> Any:
+    """The tensors [rows, hidden] of an answer to ``POST /v1/embeddings/slices``, in the order asked for.
+
+    Raises:
+        Internal: the body holds another number of tensors, or one of an unknown type.
+    """
+    if form == "safetensors":
+        return data
+    return _tensors(data, [str(number) for number in range(count)], form)
+
+
+def _tensors(data: bytes, names: list[str], form: Form) -> list[Any]:
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    missing = [name for name in names if name not in header]
+    if missing:
+        raise Internal(f"the body holds no tensor {missing[0]!r}")
     if form == "torch":
         from safetensors.torch import load
 
-        return load(data)[_TENSOR]
-    return _numpy_rows(data)
-
-
-def _numpy_rows(data: bytes) -> np.ndarray[Any, np.dtype[Any]]:
-    length = int.from_bytes(data[:8], "little")
-    info = json.loads(data[8 : 8 + length]).get(_TENSOR)
-    if info is None:
-        raise Internal(f"the body holds no tensor {_TENSOR!r}")
+        loaded = load(data)
+        return [loaded[name] for name in names]
     body = memoryview(data)[8 + length :]
+    return [_numpy_rows(body, header[name]) for name in names]
+
+
+def _numpy_rows(body: memoryview, info: dict[str, Any]) -> np.ndarray[Any, np.dtype[Any]]:
     begin, end = info["data_offsets"]
     if info["dtype"] == "BF16":
         # A bfloat16 is the upper half of the float32 of the same value.

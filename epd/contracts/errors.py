@@ -12,6 +12,8 @@
     │   ├── MediaTooLarge         413  media_too_large
     │   ├── SourceRefused         403  source_refused
     │   ├── SourceRejected        422  source_rejected      the remote server answered 4xx
+    │   ├── RowsNotThere          416  rows_not_there       start or stop is past the embedding's tokens
+    │   ├── HandoffConflict       409  handoff_conflict     another handoff of that request id is there
     │   └── Cancelled             409  cancelled
     ├── SourceFault                          5xx about a remote server, retryable
     │   ├── SourceUnavailable     502  source_unavailable
@@ -122,6 +124,20 @@ class SourceRejected(CallerFault):
 
     code = "source_rejected"
     status = 422
+
+
+class RowsNotThere(CallerFault):
+    """``start`` or ``stop`` is past the tokens of the embedding."""
+
+    code = "rows_not_there"
+    status = 416
+
+
+class HandoffConflict(CallerFault):
+    """A handoff of that request id is there, and says something else."""
+
+    code = "handoff_conflict"
+    status = 409
 
 
 class Cancelled(CallerFault):

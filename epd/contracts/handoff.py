@@ -1,0 +1,171 @@
+"""The handoff from Prefill to Decode: where each embedding stands in a prompt, and what Decode needs of it.
+
+Prefill puts a ``HandoffRequest`` (keys and places), the server joins the metadata of the keys in, and Decode
+reads a ``Handoff``. No media, pixel or embedding byte is in either. The contract is docs/handoff.md.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import orjson
+from pydantic import Field, JsonValue, field_validator, model_validator
+
+from epd.contracts.metadata import Metadata
+from epd.contracts.wire import Wire
+
+#: Characters of a request id: what engines use, and safe in a path and a key.
+REQUEST_ID = r"^[A-Za-z0-9._:-]{1,128}$"
+MAX_ITEMS = 1024
+#: Runs of placeholders of one item: a frame each for Qwen3-VL, whose published limit is 768 frames.
+MAX_SPANS = 4096
+#: Bytes of ``extra`` as JSON.
+MAX_EXTRA_BYTES = 4096
+
+#: A run of placeholder tokens: its offset in the prompt and its length, both in tokens.
+Span = tuple[int, int]
+
+
+class Placed(Wire):
+    """Where an item's placeholder tokens stand in the prompt; the i-th placeholder takes the i-th row.
+
+    ``offset`` is the first one's place and ``length`` their number, in tokens. ``spans`` is given where they
+    are not one run (Qwen3-VL puts a timestamp before each group of frames, Omni weaves sound into video):
+    each run's offset and length, in order. A length of 0 is an item that has no placeholder: Whisper's
+    decoder looks at it by cross-attention.
+    """
+
+    offset: int = Field(ge=0)
+    length: int = Field(ge=0)
+    spans: tuple[Span, ...] | None = Field(default=None, min_length=2, max_length=MAX_SPANS)
+
+    @model_validator(mode="after")
+    def _spans_are_the_length(self) -> Placed:
+        if self.spans is None:
+            return self
+        if self.spans[0][0] != self.offset or sum(length for _, length in self.spans) != self.length:
+            raise ValueError("spans do not begin at offset, or are not length tokens together")
+        if any(length < 1 for _, length in self.spans):
+            raise ValueError("a span is empty")
+        if any(offset + length > after for (offset, length), (after, _) in pairwise(self.spans)):
+            raise ValueError("spans overlap, or are not in the order of the prompt")
+        return self
+
+    @property
+    def runs(self) -> tuple[Span, ...]:
+        """Every run of placeholders; none for a length of 0."""
+        if self.spans is not None:
+            return self.spans
+        return ((self.offset, self.length),) if self.length else ()
+
+    @property
+    def end(self) -> int:
+        """The place after the last placeholder."""
+        return sum(self.spans[-1]) if self.spans else self.offset + self.length
+
+
+class Placement(Placed):
+    """One item of a prompt, as Prefill names it.
+
+    ``metadata`` may be given along: it is used only where the index has none any more, because the embedding
+    was evicted since it was encoded.
+    """
+
+    key: str = Field(pattern=r"^[0-9a-f]{64}$")
+    metadata: Metadata | None = None
+
+    @model_validator(mode="after")
+    def _metadata_is_of_the_key(self) -> Placement:
+        if self.metadata is not None and self.metadata.embedding_key != self.key:
+            raise ValueError("metadata is of another key")
+        return self
+
+
+class HandoffItem(Placed):
+    """One item of a prompt, as Decode gets it.
+
+    ``length`` is the token count of the metadata; or that without the prefix rows that some engines drop (a
+    class token); or 0.
+    """
+
+    metadata: Metadata
+
+    @property
+    def key(self) -> str:
+        """The embedding's key."""
+        return self.metadata.embedding_key
+
+    @model_validator(mode="after")
+    def _rows_match(self) -> HandoffItem:
+        known = self.metadata
+        frames = known.grid_thw[0] if known.grid_thw else 1
+        if self.length not in (0, known.token_count, known.token_count - frames * known.prefix_tokens):
+            raise ValueError(f"{self.length} placeholders at {self.offset}, {known.token_count} rows")
+        return self
+
+
+class _Prompt(Wire):
+    """What both sides have in common.
+
+    ``mrope_position_delta`` is what Decode adds to a token's place to get its rotary position (Qwen-VL).
+    ``prompt_tokens`` is the whole prompt's length, placeholders included. ``extra`` is the engine's own: JSON
+    of at most 4096 bytes that no sampling depends on.
+    """
+
+    mrope_position_delta: int | None = None
+    prompt_tokens: int | None = Field(default=None, ge=1)
+    extra: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @field_validator("extra")
+    @classmethod
+    def _extra_is_small(cls, extra: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        if len(orjson.dumps(extra)) > MAX_EXTRA_BYTES:
+            raise ValueError(f"over {MAX_EXTRA_BYTES} bytes")
+        return extra
+
+
+class HandoffRequest(_Prompt):
+    """The body of ``PUT /v1/handoff/{request_id}``: items in the order of the prompt."""
+
+    items: tuple[Placement, ...] = Field(max_length=MAX_ITEMS)
+
+    @model_validator(mode="after")
+    def _items_fit_in_the_prompt(self) -> HandoffRequest:
+        firsts = [item.offset for item in self.items]
+        if firsts != sorted(firsts):
+            raise ValueError("items are not in the order of the prompt")
+        runs = sorted(run for item in self.items for run in item.runs)
+        if any(offset + length > after for (offset, length), (after, _) in pairwise(runs)):
+            raise ValueError("placeholders of two items overlap")
+        if self.prompt_tokens is not None and any(item.end > self.prompt_tokens for item in self.items):
+            raise ValueError("a placeholder is behind the end of the prompt")
+        return self
+
+
+class Handoff(_Prompt):
+    """What Decode gets: every item with its metadata, in the order of the prompt."""
+
+    request_id: str = Field(pattern=REQUEST_ID)
+    items: tuple[HandoffItem, ...]
+
+
+class HandoffReceipt(Wire):
+    """The answer to a ``PUT``: how many bytes Decode will read, and the seconds that they are kept."""
+
+    request_id: str
+    nbytes: int
+    ttl: float
+
+
+class Slice(Wire):
+    """Rows [start, stop) of an embedding, in tokens; without ``stop``, to its end."""
+
+    key: str = Field(pattern=r"^[0-9a-f]{64}$")
+    start: int = Field(default=0, ge=0)
+    stop: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _is_not_empty(self) -> Slice:
+        if self.stop is not None and self.stop <= self.start:
+            raise ValueError(f"rows {self.start}:{self.stop} are none")
+        return self
