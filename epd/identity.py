@@ -63,13 +63,21 @@ def applicable_options(card: EncoderCard, track: Modality) -> set[str]:
 
 def source_key(url: str) -> str:
     """sha256 hex of the canonical URL: scheme and host in lower case, default port and fragment dropped."""
+    return _framed_digest(["source", _canonical(url)])
+
+
+def download_key(url: str, modality: Modality) -> str:
+    """The key of a download's flight. Limits differ by media type, so each type has a flight of its own."""
+    return _framed_digest(["download", str(modality), _canonical(url)])
+
+
+def _canonical(url: str) -> str:
     parts = urlsplit(url)
     host = (parts.hostname or "").lower()
     default = {"http": 80, "https": 443}.get(parts.scheme.lower())
     port = "" if parts.port in (None, default) else f":{parts.port}"
     netloc = f"[{host}]{port}" if ":" in host else f"{host}{port}"
-    canonical = urlunsplit((parts.scheme.lower(), netloc, parts.path or "/", parts.query, ""))
-    return _framed_digest(["source", canonical])
+    return urlunsplit((parts.scheme.lower(), netloc, parts.path or "/", parts.query, ""))
 
 
 def _framed_digest(fields: Iterable[str]) -> str:

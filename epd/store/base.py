@@ -21,6 +21,7 @@ from epd.store.blobs import Blobs
 from epd.store.values import (
     BlobKind,
     Claim,
+    Companion,
     Completed,
     Heartbeat,
     InlineHolder,
@@ -36,6 +37,7 @@ __all__ = [
     "Blobs",
     "Cards",
     "Claim",
+    "Companion",
     "Completed",
     "Embeddings",
     "Flights",
@@ -112,6 +114,18 @@ class Flights(Protocol):
 
     def withdraw(self, key: str, job_id: str, part: PartId) -> str | None:
         """Take one waiter out (cancelled, expired). Where it flew and others wait: one of their messages."""
+        ...
+
+    def flying(self, keys: Sequence[str]) -> list[bool]:
+        """Whether each flight is on: somebody flies and its lease is not over. One round trip."""
+        ...
+
+    def land(self, key: str, job_id: str, part: PartId, served: Sequence[Companion]) -> list[Companion]:
+        """For a flight that makes no embedding (a download): take ``served`` out, give who still waits.
+
+        Its flyer serves them and calls again, until there are none: then the flight is over. Nothing is given
+        where another flies. Who dies in between serves some of them twice, and loses none.
+        """
         ...
 
     def orphans(self, limit: int = 100) -> list[str]:

@@ -33,6 +33,14 @@ class Waiter:
 
 
 @dataclass(frozen=True, slots=True)
+class Companion:
+    """Who waits for a flight, as its flyer sees it: the waiter's name and its FetchMessage JSON."""
+
+    name: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Completed:
     """One embedding made: its entry, and the part that made it with its stage times in seconds."""
 

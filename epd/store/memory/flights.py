@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from epd.contracts.errors import EpdError
 from epd.contracts.job import PartId, PartRecord
-from epd.store.base import Claim, Completed, Waiter
+from epd.store.base import Claim, Companion, Completed, Waiter
 from epd.store.embedding_folder import EmbeddingFolder
 from epd.store.memory.index import MemoryIndex
 from epd.store.memory.parts import finish_part, is_wanted
@@ -77,6 +77,26 @@ class MemoryFlights:
             if message is not None:
                 flight.owner, flight.due = None, now + self._lease
             return message
+
+    def flying(self, keys: Sequence[str]) -> list[bool]:
+        """Whether each flight has a lease that is not over."""
+        now = time.time()
+        with self._state.lock:
+            flights = [self._state.flights.get(key) for key in keys]
+            return [one is not None and one.owner is not None and one.lease_ends > now for one in flights]
+
+    def land(self, key: str, job_id: str, part: PartId, served: Sequence[Companion]) -> list[Companion]:
+        """Take the served out; those that are left, or the end of the flight."""
+        field, now = _field(job_id, part), time.time()
+        with self._state.lock:
+            flight = self._state.flights.get(key)
+            if flight is None or (flight.owner not in (None, field) and flight.lease_ends > now):
+                return []
+            for name in (field, *(one.name for one in served)):
+                flight.waiters.pop(name, None)
+            if not flight.waiters:
+                del self._state.flights[key]
+            return [Companion(name, message) for name, message in flight.waiters.items()]
 
     def orphans(self, limit: int = 100) -> list[str]:
         """One message of each flight whose lease is over, at most ``limit``."""

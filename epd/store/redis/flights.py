@@ -10,7 +10,8 @@ import orjson
 
 from epd.contracts.errors import EpdError
 from epd.contracts.job import PartId, PartRecord
-from epd.store.base import Claim, Completed, Waiter
+from epd.store import keys as names
+from epd.store.base import Claim, Companion, Completed, Waiter
 from epd.store.clock import milliseconds
 from epd.store.embedding_folder import EmbeddingFolder
 from epd.store.redis.connection import Argument, Command, Connection
@@ -21,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 #: Entries that one call takes out at most, so that a script stays short.
 MAX_EVICTED = 1000
+
+#: Companions that one landing gives at most.
+MAX_COMPANIONS = 128
 
 
 class RedisFlights:
@@ -74,6 +78,17 @@ class RedisFlights:
         """Take one waiter out; the message of one that should fly now, if any."""
         message = self._connection.run(Script.WITHDRAW, [], (key, job_id, str(part), self._lease_ms))
         return None if message is None else str(message)
+
+    def flying(self, keys: Sequence[str]) -> list[bool]:
+        """Whether each flight has a lease that is not over."""
+        commands: list[Command] = [("EXISTS", names.flight(key)) for key in keys]
+        return [bool(there) for there in self._connection.pipe(commands)] if commands else []
+
+    def land(self, key: str, job_id: str, part: PartId, served: Sequence[Companion]) -> list[Companion]:
+        """Take the served out; those that are left, or the end of the flight."""
+        args = (key, job_id, str(part), MAX_COMPANIONS, *(one.name for one in served))
+        left = self._connection.run(Script.LAND, [], args)
+        return [Companion(name, message) for name, message in zip(left[::2], left[1::2], strict=True)]
 
     def orphans(self, limit: int = 100) -> list[str]:
         """One message of each flight whose lease is over, at most ``limit``."""

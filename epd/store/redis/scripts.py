@@ -32,6 +32,7 @@ class Script(StrEnum):
     COMPLETE = "complete"
     FAIL = "fail"
     WITHDRAW = "withdraw"
+    LAND = "land"
     ORPHANS = "orphans"
     JOB_CREATE = "job_create"
     JOB_WATCH = "job_watch"
