@@ -9,18 +9,28 @@ from pydantic.json_schema import models_json_schema
 
 from api.errors import PROBLEM_TYPE, Problem
 from api.schemas import EncodeRequest
+from api.slices import SlicesRequest
+from epd.contracts.handoff import HandoffRequest
 
 _REFERENCES = "#/components/schemas/{model}"
 _MEANINGS = {
     400: "The request is malformed or names what the encoder does not take",
     403: "A source's scheme is refused",
     404: "No such model, job, embedding or upload",
+    409: "Another one of that id is there, and says something else",
     413: "Over a limit of bytes",
     415: "Not a media type that is decoded here",
+    416: "start or stop is past the tokens of the embedding",
     422: "The media is empty",
     429: "Too much waits; come again after Retry-After seconds",
     503: "The store, the blob space or an encoder is not available; come again",
 }
+
+
+def body_of(name: str) -> dict[str, Any]:
+    """``openapi_extra`` of a route that reads its body by hand; ``install_schemas`` adds the model."""
+    schema = {"$ref": _REFERENCES.format(model=name)}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -37,7 +47,13 @@ def install_schemas(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             _, extra = models_json_schema(
-                [(EncodeRequest, "validation"), (Problem, "serialization")], ref_template=_REFERENCES
+                [
+                    (EncodeRequest, "validation"),
+                    (SlicesRequest, "validation"),
+                    (HandoffRequest, "validation"),
+                    (Problem, "serialization"),
+                ],
+                ref_template=_REFERENCES,
             )
             schemas = made().setdefault("components", {}).setdefault("schemas", {})
             for name, schema in extra["$defs"].items():

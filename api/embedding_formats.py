@@ -14,7 +14,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.lib import format as npy
 
-from epd.contracts.errors import InvalidRequest
+from epd.contracts.errors import InvalidRequest, RowsNotThere
 from epd.store.embedding_file import EmbeddingFile, encode_header
 
 _NPY_TYPES = {"float32": "<f4", "float16": "<f2", "bfloat16": "<f4"}
@@ -55,8 +55,8 @@ class Representation:
         """Bytes of the whole body."""
         return len(self.prefix) + self.nbytes * (2 if self.widen else 1)
 
-    def convert(self, piece: bytes) -> bytes:
-        """A piece of the file as it is sent; its length is even."""
+    def convert(self, piece: memoryview) -> bytes | memoryview:
+        """A piece of the file as it is sent; its length is even. Only what is widened is copied."""
         return widened(piece) if self.widen else piece
 
 
@@ -64,11 +64,9 @@ def represent(file: EmbeddingFile, form: Form, start: int | None, stop: int | No
     """Rows [start, stop) of a file in a form; absent bounds are the file's.
 
     Raises:
-        InvalidRequest: the bounds are not 0 <= start < stop <= tokens.
+        InvalidRequest, RowsNotThere: as ``row_bounds``.
     """
-    first, last = 0 if start is None else start, file.shape[0] if stop is None else stop
-    if not 0 <= first < last <= file.shape[0]:
-        raise InvalidRequest(f"start, stop: {first}:{last} are not rows of {file.shape[0]} tokens")
+    first, last = row_bounds(start, stop, file.shape[0])
     offset, nbytes = file.rows(first, last)
     widen = form is Form.NPY and file.dtype == "bfloat16"
     shape = (last - first, file.shape[1])
@@ -83,7 +81,22 @@ def represent(file: EmbeddingFile, form: Form, start: int | None, stop: int | No
     )
 
 
-def widened(piece: bytes) -> bytes:
+def row_bounds(start: int | None, stop: int | None, tokens: int) -> tuple[int, int]:
+    """The rows [first, last) that are asked for of an embedding of ``tokens``.
+
+    Raises:
+        InvalidRequest: there is no row between the bounds.
+        RowsNotThere: a bound is past the embedding's end.
+    """
+    first, last = 0 if start is None else start, tokens if stop is None else stop
+    if stop is not None and first >= stop:
+        raise InvalidRequest(f"start, stop: there is no row in {first}:{last}")
+    if first >= tokens or last > tokens:
+        raise RowsNotThere(f"start, stop: {first}:{last} are not rows of {tokens} tokens")
+    return first, last
+
+
+def widened(piece: bytes | memoryview) -> bytes:
     """bfloat16 little-endian bytes as float32 little-endian bytes."""
     return (np.frombuffer(piece, dtype="<u2").astype("<u4") << 16).astype("<u4").tobytes()
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from api.docs import problems
-from api.embedding_formats import MEDIA_TYPES, Form, form_of, represent
-from api.embedding_response import EmbeddingResponse, embedding_headers, entity_tag
+from api.embedding_formats import MEDIA_TYPES, Form, Representation, form_of, represent
+from api.embedding_response import embedding_headers, embedding_pieces, entity_tag
+from api.mapped_rows import map_rows
 from api.services import Served, Services
+from api.streamed import StreamedResponse
 from epd.contracts.errors import NotFound
 from epd.contracts.metadata import Entry, Metadata
 from epd.store.embedding_file import EmbeddingFile, open_embedding
@@ -24,7 +25,7 @@ EntityTag = Annotated[str | None, Header()]
 
 _BODIES: dict[str, Any] = {"content": {kind: {"schema": {"type": "string"}} for kind in MEDIA_TYPES.values()}}
 _UNCHANGED: dict[str, Any] = {"description": "Unchanged"}
-_RESPONSES = problems(400, 404, 503) | {200: _BODIES, 304: _UNCHANGED}
+_RESPONSES = problems(400, 404, 416, 503) | {200: _BODIES, 304: _UNCHANGED}
 
 
 @router.head("/v1/embeddings/{key}", response_class=Response, responses=_RESPONSES)
@@ -44,18 +45,15 @@ async def get_embedding(
     The form is that of ``format``, else of Accept, else safetensors. ``npy`` holds float32 where bfloat16
     is stored. X-Epd-Shape, X-Epd-Dtype and X-Epd-Stored-Dtype describe the body.
     """
-    stored, file = await services.call(_open, services, key)
-    with ExitStack() as closing:
-        closing.enter_context(file)
-        body = represent(stored, format or form_of(request.headers.get("accept")), start, stop)
-        tag = entity_tag(key, body, stored.shape[0])
-        headers = embedding_headers(key, stored, body, tag)
-        if if_none_match is not None and (tag in if_none_match or if_none_match.strip() == "*"):
-            return Response(status_code=304, headers={"ETag": tag, "Vary": "Accept"})
-        if request.method == "HEAD":
-            return Response(headers=headers)
-        closing.pop_all()  # the response closes the file
-        return EmbeddingResponse(services, file, body, headers)
+    form = format or form_of(request.headers.get("accept"))
+    stored, body, rows = await services.call(_open, services, key, form, (start, stop))
+    tag = entity_tag(key, body, stored.shape[0])
+    headers = embedding_headers(key, stored, body, tag)
+    if if_none_match is not None and (tag in if_none_match or if_none_match.strip() == "*"):
+        return Response(status_code=304, headers={"ETag": tag, "Vary": "Accept"})
+    if request.method == "HEAD":
+        return Response(headers=headers)
+    return StreamedResponse(embedding_pieces(body, rows), headers)
 
 
 @router.get("/v1/metadata/{key}", responses=problems(400, 404, 503))
@@ -71,11 +69,11 @@ def _entry(services: Services, key: str) -> Entry:
     return entry
 
 
-def _open(services: Services, key: str) -> tuple[EmbeddingFile, BinaryIO]:
-    """The index first, so that only whole embeddings are given out; then the file, held open."""
+def _open(
+    services: Services, key: str, form: Form, bounds: tuple[int | None, int | None]
+) -> tuple[EmbeddingFile, Representation, memoryview]:
+    """The index first, so that only whole embeddings are given out; then the rows, mapped."""
     _entry(services, key)
     stored = open_embedding(services.store.embeddings.path(key))
-    try:
-        return stored, stored.path.open("rb")
-    except OSError:
-        raise NotFound("the embedding was evicted") from None
+    body = represent(stored, form, *bounds)
+    return stored, body, map_rows(stored.path, body.offset, body.nbytes)

@@ -110,21 +110,32 @@ def test_unchanged(kept: Rest) -> None:
 
 
 @pytest.mark.parametrize(
-    "query",
+    ("query", "status", "code"),
     [
-        "start=5",
-        "stop=6",
-        "start=3&stop=3",
-        "start=4&stop=2",
-        "start=-1",
-        "start=x",
-        "stop=1e3",
-        "format=gif",
+        ("start=5", 416, "rows_not_there"),
+        ("stop=6", 416, "rows_not_there"),
+        ("start=7&stop=9", 416, "rows_not_there"),
+        ("start=3&stop=3", 400, "invalid_request"),
+        ("start=4&stop=2", 400, "invalid_request"),
+        ("start=9&stop=8", 400, "invalid_request"),
+        ("stop=0", 400, "invalid_request"),
+        ("start=-1", 400, "invalid_request"),
+        ("start=x", 400, "invalid_request"),
+        ("stop=1e3", 400, "invalid_request"),
+        ("format=gif", 400, "invalid_request"),
     ],
 )
-def test_bad_bounds(kept: Rest, query: str) -> None:
+def test_bad_bounds(kept: Rest, query: str, status: int, code: str) -> None:
     answer = kept.client.get(f"/v1/embeddings/{KEY}?{query}")
-    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    if status == 416:
+        assert "of 5 tokens" in answer.json()["detail"]
+
+
+def test_a_range_in_bytes_is_left_alone(kept: Rest) -> None:
+    answer = kept.client.get(f"/v1/embeddings/{KEY}", headers={"Range": "bytes=0-9"})
+    assert (answer.status_code, answer.headers["Accept-Ranges"]) == (200, "none")
+    assert answer.content == kept.store.embeddings.path(KEY).read_bytes()
 
 
 def test_metadata_lives_with_its_embedding(kept: Rest) -> None:
