@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.engine.checkpoint import REALISTIC, SMALL, Size, load_random
-from bench.engine.rig import EngineRig
+from bench.engine.rig import EngineRig, NotingRunner
 from gpu_worker.encoders.base import Encoder, Inputs
+from gpu_worker.engine.runner import EagerRunner
 
 #: Items that are there at once, for both figures.
 TOGETHER = 16
@@ -53,7 +54,7 @@ def measure(folder: Path, repeats: int) -> EngineFigures:
 
 def _packing(folder: Path, size: Size, repeats: int) -> tuple[list[float], list[float]]:
     """Seconds for the items submitted together, and for the same items one at a time."""
-    rig = EngineRig(load_random(size, folder), folder, max_items=TOGETHER)
+    rig = EngineRig(load_random(size, folder), folder, max_items=TOGETHER, runner=EagerRunner())
     try:
         slots = [rig.picture(folder / f"small-{i}", *_SMALL_PICTURE) for i in range(TOGETHER)]
         rig.together(slots)
@@ -62,7 +63,6 @@ def _packing(folder: Path, size: Size, repeats: int) -> tuple[list[float], list[
         for _ in range(repeats):
             packed.append(rig.together(slots))
             single.append(rig.one_by_one(slots))
-            rig.runner.inputs.clear()
         return packed, single
     finally:
         rig.close()
@@ -70,18 +70,18 @@ def _packing(folder: Path, size: Size, repeats: int) -> tuple[list[float], list[
 
 def _overhead(folder: Path, size: Size, repeats: int) -> tuple[list[float], list[float]]:
     """Seconds of the engine from submission to the last file, and of the bare forwards of its batches."""
-    encoder = load_random(size, folder)
-    rig = EngineRig(encoder, folder, max_items=_BATCH)
+    encoder, runner = load_random(size, folder), NotingRunner()
+    rig = EngineRig(encoder, folder, max_items=_BATCH, runner=runner)
     bare_thread = BareForwards(encoder)
     try:
         slots = [rig.picture(folder / f"photo-{i}", *_PHOTO) for i in range(TOGETHER)]
         rig.together(slots)
-        bare_thread.seconds(rig.runner.inputs)
+        bare_thread.seconds(runner.inputs)
         engine, bare = [], []
         for _ in range(repeats):
-            rig.runner.inputs.clear()
+            runner.inputs.clear()
             engine.append(rig.together(slots))
-            bare.append(bare_thread.seconds(rig.runner.inputs))
+            bare.append(bare_thread.seconds(runner.inputs))
         return engine, bare
     finally:
         bare_thread.close()

@@ -20,9 +20,10 @@ from epd.contracts.metadata import EmbeddingRef
 from epd.store.embedding_folder import EmbeddingFolder
 from gpu_worker.encoders.base import Encoder, Inputs
 from gpu_worker.engine.cpu_device import CpuDevice
+from gpu_worker.engine.device import Device
 from gpu_worker.engine.engine import Engine
 from gpu_worker.engine.planner import Budget
-from gpu_worker.engine.runner import EagerRunner
+from gpu_worker.engine.runner import EagerRunner, Runner
 from gpu_worker.engine.slot import Encoded, Settled, Slot
 
 _log = logging.getLogger(__name__)
@@ -30,6 +31,9 @@ _log = logging.getLogger(__name__)
 #: Seconds that a group of items may take; far above what the slowest machine needs.
 _PATIENCE = 120.0
 _DEADLINE = 3600.0
+
+#: Rows of a batch: bounded by its items alone.
+MAX_COST = 1 << 20
 
 
 class NotingRunner(EagerRunner):
@@ -101,18 +105,19 @@ class Writer:
 class EngineRig:
     """An engine that is warm, and pictures to feed it with. Close it."""
 
-    def __init__(self, encoder: Encoder, folder: Path, *, max_items: int) -> None:
-        """``folder`` holds blobs and embeddings; batches have at most ``max_items`` items."""
-        self.runner = NotingRunner()
+    def __init__(
+        self, encoder: Encoder, folder: Path, *, max_items: int, runner: Runner, device: Device | None = None
+    ) -> None:
+        """``folder`` holds embeddings; batches have at most ``max_items`` items; no device is the CPU."""
         self.writer = Writer(folder / "embeddings", encoder.card.dtype)
         self._encoder = encoder
         self._numbers = itertools.count()
         self._engine = Engine(
             {encoder.card.name: encoder},
-            budget=Budget(max_items=max_items, max_cost=1 << 20),
-            device=CpuDevice(),
+            budget=Budget(max_items=max_items, max_cost=MAX_COST),
+            device=device or CpuDevice(),
             observer=self.writer,
-            runner=self.runner,
+            runner=runner,
         )
         self._engine.start()
 

@@ -13,7 +13,7 @@ import torch
 from transport_kit import ROOT
 
 from bench.engine.checkpoint import Size, load_random
-from bench.engine.rig import EngineRig
+from bench.engine.rig import EngineRig, NotingRunner
 from epd.contracts.errors import EncodeFailed
 
 TINY = Size("tiny", width=16, layers=1, heads=2, side=28)
@@ -35,16 +35,17 @@ def test_the_figures_are_measured() -> None:
 
 def test_the_noted_batches_hold_every_item_once(tmp_path: Path) -> None:
     torch.set_num_threads(1)
-    rig = EngineRig(load_random(TINY, tmp_path), tmp_path, max_items=4)
+    runner = NotingRunner()
+    rig = EngineRig(load_random(TINY, tmp_path), tmp_path, max_items=4, runner=runner)
     try:
         slots = [rig.picture(tmp_path / f"p{i}", 30, 40) for i in range(10)]
         assert rig.together(slots) > 0
-        sizes = [len(one.tensors["pictures"]) for one in rig.runner.inputs]
+        sizes = [len(one.tensors["pictures"]) for one in runner.inputs]
         assert sum(sizes) == 10
         assert max(sizes) <= 4
-        rig.runner.inputs.clear()
+        runner.inputs.clear()
         rig.one_by_one(slots)
-        assert [len(one.tensors["pictures"]) for one in rig.runner.inputs] == [1] * 10
+        assert [len(one.tensors["pictures"]) for one in runner.inputs] == [1] * 10
     finally:
         rig.close()
     assert not list((tmp_path / "embeddings").iterdir())
@@ -52,7 +53,7 @@ def test_the_noted_batches_hold_every_item_once(tmp_path: Path) -> None:
 
 
 def test_an_item_that_fails_ends_the_measurement(tmp_path: Path) -> None:
-    rig = EngineRig(load_random(TINY, tmp_path), tmp_path, max_items=4)
+    rig = EngineRig(load_random(TINY, tmp_path), tmp_path, max_items=4, runner=NotingRunner())
     try:
         slot = rig.picture(tmp_path / "gone", 30, 40)
         slot.path.unlink()
