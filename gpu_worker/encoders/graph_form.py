@@ -31,9 +31,12 @@ class GraphForm:
     """How a family's tensors grow with their batch.
 
     ``units`` names the tensor whose first axis counts units. Other tensors have that axis too, except
-    ``indices``: int64 places of rows, one for so many units; and ``segments``: offsets, by tensor name.
-    Buckets are multiples of ``multiple`` from ``smallest`` units on. The forward must give its rows in the
-    order of the units, the same number for each.
+    ``indices``: int64 places of rows, one for so many units; ``segments``: offsets, by tensor name; and
+    ``per_segment``: tensors of one entry a segment, with the name of its offsets.
+    Buckets are multiples of ``multiple`` from ``smallest`` units on.
+
+    The forward must give its rows in the order of the units, the same number for each. Where the numbers
+    differ, ``output`` names the tensor whose first axis grows with the rows.
     """
 
     units: str
@@ -41,6 +44,13 @@ class GraphForm:
     multiple: int = 1
     indices: Mapping[str, int] = field(default_factory=dict)
     segments: Mapping[str, SegmentRule] = field(default_factory=dict)
+    per_segment: Mapping[str, str] = field(default_factory=dict)
+    output: str | None = None
+
+    @property
+    def paced(self) -> str:
+        """The tensor whose first axis the forward's rows grow with."""
+        return self.output or self.units
 
 
 @runtime_checkable

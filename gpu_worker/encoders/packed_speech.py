@@ -15,6 +15,7 @@ from epd.contracts.media import ItemOptions, RawMedia
 from gpu_worker.encoders.base import DecodeFacts, Inputs, ItemPlan
 from gpu_worker.encoders.segments import Segments, offsets_of
 from gpu_worker.encoders.speech_config import require_sound
+from gpu_worker.encoders.speech_graphs import speech_form
 from gpu_worker.encoders.speech_rows import PackedRows, kept_rows, paired_rows, rows_of
 from gpu_worker.preprocess.logmel import MelRule
 from gpu_worker.preprocess.mel_chunks import chunk_frames
@@ -33,6 +34,7 @@ class PackedSpeechEncoder(ABC):
         self.card = card
         self.rule = rule
         self.window = window
+        self.graph_form = speech_form(rows_of(window))
         self._tower = tower
         self._dtype = next(tower.parameters()).dtype
 
@@ -94,8 +96,12 @@ class PackedSpeechEncoder(ABC):
         )
         return torch.as_tensor(self._tower(held["mel"], rows))
 
-    def warm_up(self) -> None:
+    def sample(self) -> Inputs:
         """A tenth of a second of silence."""
         sound = torch.zeros(10 * self.rule.hop, device=self.card.device)
         plan = ItemPlan(tokens=2, cost=5, bucket="packed", segments=(5,))
-        self.forward(self.preprocess([sound], [plan]))
+        return self.preprocess([sound], [plan])
+
+    def warm_up(self) -> None:
+        """The sample once through the tower."""
+        self.forward(self.sample())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -37,10 +38,13 @@ class Device(Protocol):
         ...
 
     def upload(self, host: Tensor) -> Tensor:
-        """Start to copy a host tensor to the device; ``await_uploads`` makes it safe to use."""
+        """Start to copy a host tensor to the device; ``await_uploads`` makes it safe to use.
+
+        Raises what ``is_out_of_memory`` knows where the device has no room for it.
+        """
         ...
 
-    def await_uploads(self, uploaded: list[Tensor]) -> None:
+    def await_uploads(self, uploaded: Sequence[Tensor]) -> None:
         """Have the device's later work start after these uploads, without blocking the host."""
         ...
 
@@ -49,20 +53,36 @@ class Device(Protocol):
         ...
 
     def download(self, rows: Tensor, ready: Stamp) -> Tensor:
-        """Copy rows to host memory after ``ready``; returns when they are there. Contiguous."""
+        """Copy rows to host memory after ``ready``; returns when they are there. Contiguous.
+
+        Raises what ``is_out_of_memory`` knows where the host has no room for them.
+        """
         ...
 
     def free_cache(self) -> None:
-        """Give cached memory back after an allocation failed."""
+        """Give cached memory back after an allocation failed. For any thread."""
         ...
+
+    def staging_bytes(self) -> int:
+        """Bytes of host memory that copies to and from the device go through, measured. For any thread."""
+        ...
+
+
+#: cudaErrorMemoryAllocation: what allocating pinned memory raises. The context stays usable.
+#: Source: CUDA Runtime API, cudaError_t.
+_ALLOCATION_FAILED = 2
+#: torch's CPU allocator, cuBLAS and cuDNN raise a plain RuntimeError.
+_NO_MEMORY_TEXTS = ("can't allocate memory", "ALLOC_FAILED")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an allocation failed, on the host or on the device."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
-        # torch's CPU allocator raises a plain RuntimeError.
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    )
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    if isinstance(error, torch.AcceleratorError):
+        code = getattr(error, "error_code", None)
+        return code == _ALLOCATION_FAILED or "out of memory" in str(error)
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _NO_MEMORY_TEXTS)
 
 
 def is_device_lost(error: BaseException) -> bool:

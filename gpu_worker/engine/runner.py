@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from torch import Tensor
 
 from gpu_worker.encoders.base import Encoder, Inputs
+from gpu_worker.engine.graphs.figures import GraphFigures
 
 
 class Runner(Protocol):
@@ -20,6 +22,10 @@ class Runner(Protocol):
         """Packed rows [sum of tokens, hidden]. They are the caller's: a later run never writes to them."""
         ...
 
+    def all_figures(self) -> Mapping[str, GraphFigures]:
+        """What captured forwards did for each encoder. May be called from any thread."""
+        ...
+
 
 class EagerRunner:
     """Calls the encoder's forward as it is."""
@@ -31,3 +37,7 @@ class EagerRunner:
     def run(self, encoder: Encoder, inputs: Inputs) -> Tensor:
         """The encoder's own forward; its output is a new tensor each time."""
         return encoder.forward(inputs)
+
+    def all_figures(self) -> Mapping[str, GraphFigures]:
+        """None: nothing is captured."""
+        return {}

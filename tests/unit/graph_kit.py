@@ -22,6 +22,14 @@ class EvenBackend(TwinBackend):
         return 0.0
 
 
+class Formless:
+    """An encoder that says nothing of how its inputs grow."""
+
+    def __init__(self, inner: Encoder) -> None:
+        self.card, self.plan, self.preprocess = inner.card, inner.plan, inner.preprocess
+        self.forward, self.warm_up = inner.forward, inner.warm_up
+
+
 def graph_plan(items: int = 8, rows: int = 2048, bounds: CaptureBounds = LARGE, **fields: bool) -> GraphPlan:
     return GraphPlan(most_items=items, most_rows=rows, bounds=bounds, **fields)
 
@@ -50,8 +58,13 @@ def poisoned(inputs: Inputs, name: str) -> Inputs:
     return Inputs(tensors={**inputs.tensors, name: spoilt}, layout=inputs.layout)
 
 
-def sounds_of(encoder: Encoder, seconds: list[int]) -> Inputs:
-    generator = torch.Generator().manual_seed(5)
-    raws = [torch.randn(16_000 * length, generator=generator) * 0.1 for length in seconds]
-    plans = [encoder.plan(raw_audio(16_000 * length), NO_OPTIONS) for length in seconds]
+def sounds_of(encoder: Encoder, seconds: list[float], seed: int = 5) -> Inputs:
+    """A batch of noises; the noise of a length and place is the same whatever its neighbours are."""
+    lengths = [int(16_000 * length) for length in seconds]
+    raws = [noise(length, seed + index) for index, length in enumerate(lengths)]
+    plans = [encoder.plan(raw_audio(length), NO_OPTIONS) for length in lengths]
     return encoder.preprocess(raws, plans)
+
+
+def noise(samples: int, seed: int) -> Tensor:
+    return torch.randn(samples, generator=torch.Generator().manual_seed(seed)) * 0.1

@@ -9,7 +9,7 @@ import torch
 
 from epd.contracts.errors import EncodeFailed
 from gpu_worker.encoders.base import Encoder, Inputs
-from gpu_worker.encoders.graph_form import Capturable
+from gpu_worker.encoders.graph_form import Capturable, GraphForm
 from gpu_worker.engine.cpu_device import CpuDevice
 from gpu_worker.engine.engine import Engine
 from gpu_worker.engine.graphs.backend import Call, is_capture_refusal
@@ -24,6 +24,7 @@ from gpu_worker.engine.slot import Encoded, Outcome
 from tests.unit.engine_watcher import Watcher
 from tests.unit.graph_kit import (
     EvenBackend,
+    Formless,
     graph_plan,
     picture,
     pictures_of,
@@ -176,22 +177,36 @@ def test_captures_end_at_their_count(eye: Encoder) -> None:
     assert (figures.hits, figures.padding) == (1, 5)
 
 
-def test_what_was_required_and_not_captured_ends_the_start(eye: Encoder, tmp_path: Path) -> None:
+def test_what_was_required_and_not_captured_ends_the_start(eye: Encoder) -> None:
     warm_runner(eye, graph_plan(items=2, required=True))
     bounds = CaptureBounds(memory=1, graphs=9)
     with pytest.raises(EncodeFailed, match=r"tiny-dinov2.*2 units: \d+ bytes are more than 1; 1 units"):
         warm_runner(eye, graph_plan(items=2, bounds=bounds, required=True))
-    uncapturable = tiny_encoder("qwen2_audio", tmp_path)
-    with pytest.raises(EncodeFailed, match="cannot be captured"):
-        warm_runner(uncapturable, graph_plan(required=True))
+    with pytest.raises(EncodeFailed, match=r"tiny-dinov2.*all: this encoder has no form"):
+        warm_runner(Formless(eye), graph_plan(required=True))
+    with pytest.raises(EncodeFailed, match="may not even have the 1 units"):
+        warm_runner(eye, graph_plan(items=0, required=True))
 
 
-def test_an_encoder_without_a_form_is_run_eagerly(tmp_path: Path) -> None:
+class HalvesOnly(EvenBackend):
+    """Takes packed rows in half precision alone, as CUDA does."""
+
+    def takes(self, form: GraphForm, dtype: torch.dtype) -> bool:
+        return not form.segments or dtype != torch.float32
+
+
+def test_packed_rows_in_float32_are_named_when_required(tmp_path: Path) -> None:
     ear = tiny_encoder("qwen2_audio", tmp_path)
-    runner = warm_runner(ear, graph_plan())
-    inputs = sounds_of(ear, [2])
-    assert torch.equal(runner.run(ear, inputs), ear.forward(inputs))
-    assert runner.figures("tiny-qwen2_audio").misses == 1
+    with pytest.raises(EncodeFailed, match="packed rows in float32 cannot be captured here"):
+        warm_runner(ear, graph_plan(required=True), HalvesOnly())
+
+
+def test_an_encoder_without_a_form_is_run_eagerly(eye: Encoder) -> None:
+    plain = Formless(eye)
+    runner = warm_runner(plain, graph_plan())
+    inputs = batch(eye, 2)
+    assert torch.equal(runner.run(plain, inputs), eye.forward(inputs))
+    assert runner.all_figures()["tiny-dinov2"].misses == 1
 
 
 class SlowReplays(TwinBackend):

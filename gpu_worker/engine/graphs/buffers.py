@@ -21,9 +21,8 @@ class StaticBuffers:
 
     def __init__(self, form: GraphForm, sample: Inputs, largest: Bucket) -> None:
         self._form = form
-        self._rooms = {room.name: room.count for room in largest.segments}
         self._whole = {
-            name: tensor.new_zeros((self._length(name, largest), *tensor.shape[1:]))
+            name: tensor.new_zeros((self.length(name, largest), *tensor.shape[1:]))
             for name, tensor in sample.tensors.items()
         }
 
@@ -34,7 +33,7 @@ class StaticBuffers:
 
     def view(self, bucket: Bucket) -> dict[str, Tensor]:
         """The tensors that this bucket's forward reads; the same memory each time."""
-        return {name: tensor[: self._length(name, bucket)] for name, tensor in self._whole.items()}
+        return {name: tensor[: self.length(name, bucket)] for name, tensor in self._whole.items()}
 
     def fill(self, bucket: Bucket, inputs: Inputs) -> None:
         """Copy a batch that fits in, and pad it. Nothing is read back from the device."""
@@ -51,10 +50,13 @@ class StaticBuffers:
             else:
                 tail.zero_()
 
-    def _length(self, name: str, bucket: Bucket) -> int:
+    def length(self, name: str, bucket: Bucket) -> int:
+        """First axis of a tensor in a bucket."""
         counts = {room.name: room.count for room in bucket.segments}
         if name in counts:
             return counts[name] + 1
+        if name in self._form.per_segment:
+            return counts[self._form.per_segment[name]]
         return bucket.units // self._form.indices.get(name, 1)
 
 

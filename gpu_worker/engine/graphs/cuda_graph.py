@@ -37,20 +37,23 @@ class CudaBackend:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
+        # One for all captures: libraries keep a workspace for each stream that they were used on.
+        self._side = torch.cuda.Stream(device)
 
     def capture(self, call: Call) -> CudaCapture:
         """Warm the call up on a stream of its own, as torch asks for, then capture it."""
-        current = torch.cuda.current_stream(self._device)
-        side = torch.cuda.Stream(self._device)
-        side.wait_stream(current)
-        with torch.cuda.stream(side):
-            for _ in range(_WARM_UPS):
-                call()
-        current.wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        # thread_local: another thread's copy may allocate while this one captures.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            result = call()
+        # torch.cuda.graph takes the thread's current device, which is the first one until somebody says so.
+        with torch.cuda.device(self._device):
+            current = torch.cuda.current_stream()
+            self._side.wait_stream(current)
+            with torch.cuda.stream(self._side):
+                for _ in range(_WARM_UPS):
+                    call()
+            current.wait_stream(self._side)
+            graph = torch.cuda.CUDAGraph()
+            # thread_local: another thread's copy may allocate while this one captures.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                result = call()
         return CudaCapture(graph, result)
 
     def memory(self) -> int:
@@ -59,13 +62,14 @@ class CudaBackend:
         return torch.cuda.memory_reserved(self._device)
 
     def seconds(self, call: Call) -> float:
-        """Device seconds a run, over a few runs in a row."""
+        """Device seconds a run, over a few runs in a row. Only at warm-up: it waits for the device."""
         call()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        for _ in range(_TIMED_RUNS):
-            call()
-        end.record()
+        with torch.cuda.device(self._device):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            for _ in range(_TIMED_RUNS):
+                call()
+            end.record()
         end.synchronize()
         return float(begin.elapsed_time(end)) / 1e3 / _TIMED_RUNS
 

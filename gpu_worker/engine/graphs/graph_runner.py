@@ -11,6 +11,7 @@ from torch import Tensor
 from epd.contracts.errors import EncodeFailed
 from gpu_worker.encoders.base import Encoder, Inputs
 from gpu_worker.encoders.graph_form import Capturable, GraphForm
+from gpu_worker.engine.device import is_out_of_memory
 from gpu_worker.engine.graphs.backend import GraphBackend
 from gpu_worker.engine.graphs.bucket import Bucket, ladder, make_bucket
 from gpu_worker.engine.graphs.figures import GraphFigures
@@ -61,8 +62,9 @@ class GraphRunner:
         name = encoder.card.name
         self._figures[name] = GraphFigures()
         graphs = self._captured(encoder)
-        if graphs is None:
-            missing = ["all: this encoder cannot be captured here"]
+        if isinstance(graphs, str):
+            missing = [f"all: {graphs}"]
+            _log.info("%s runs eagerly: %s", name, graphs)
         else:
             self._sets[name] = graphs
             missing = [f"{bucket.units} units: {reason}" for bucket, reason in graphs.missing.items()]
@@ -93,14 +95,26 @@ class GraphRunner:
         """A copy of an encoder's counts; safe from any thread."""
         return replace(self._figures[encoder])
 
-    def _captured(self, encoder: Encoder) -> GraphSet | None:
+    def all_figures(self) -> dict[str, GraphFigures]:
+        """Copies of the counts of every encoder that was warmed up; safe from any thread."""
+        return {name: replace(figures) for name, figures in self._figures.copy().items()}
+
+    def _captured(self, encoder: Encoder) -> GraphSet | str:
+        """The encoder's captures, or why it can have none."""
         if not isinstance(encoder, Capturable):
-            return None
+            return "this encoder has no form that can be captured"
         form, dtype = encoder.graph_form, getattr(torch, encoder.card.dtype)
+        if not self._backend.takes(form, dtype):
+            return f"packed rows in {encoder.card.dtype} cannot be captured here"
         wanted = self._plan.buckets(form)
-        if not wanted or not self._backend.takes(form, dtype):
-            return None
-        graphs = GraphSet(encoder, encoder.sample(), wanted, self._backend)
+        if not wanted:
+            return f"a batch may not even have the {form.smallest} units of the smallest graph"
+        try:
+            graphs = GraphSet(encoder, encoder.sample(), wanted, self._backend)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return f"no memory for the inputs of {wanted[-1].units} units"
         graphs.capture_all(self._plan.bounds)
         graphs.calibrate()
         return graphs

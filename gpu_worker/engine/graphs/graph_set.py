@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpu_worker.encoders.base import Inputs
 from gpu_worker.encoders.graph_form import Capturable
-from gpu_worker.engine.device import is_device_lost
+from gpu_worker.engine.device import is_device_lost, is_out_of_memory
 from gpu_worker.engine.graphs.backend import Call, Capture, GraphBackend, is_capture_refusal
 from gpu_worker.engine.graphs.bucket import Bucket, fits, smallest_fit
 from gpu_worker.engine.graphs.buffers import StaticBuffers, load_of
@@ -69,8 +69,12 @@ class GraphSet:
                 _log.warning("%s: no graph of %d units: %s", self._name, bucket.units, reason)
 
     def calibrate(self) -> None:
-        """Time both ways for each bucket, and log from how many units on a replay is chosen."""
-        self.calibration = Calibration([self._timing(bucket) for bucket in self._captures])
+        """Time both ways for each bucket, and log from how many units on a replay is chosen.
+
+        A bucket whose eager run finds no memory beside the captures is given up: so would a real batch.
+        """
+        timings = [timing for bucket in self.captured if (timing := self._timing(bucket)) is not None]
+        self.calibration = Calibration(timings)
         for bucket in self._captures:
             least = self.calibration.least_units(bucket.units)
             _log.info("%s: a graph of %d units is used from %s on", self._name, bucket.units, least)
@@ -87,8 +91,9 @@ class GraphSet:
         """Replay on a batch; the rows are a copy, made before any other replay can write to the pool."""
         self._buffers.fill(bucket, inputs)
         rows = self._captures[bucket].replay()
-        units = self.units_of(inputs)
-        return rows[: rows.shape[0] * units // bucket.units].clone()
+        paced = self._form.paced
+        given, held = inputs.tensors[paced].shape[0], self._buffers.length(paced, bucket)
+        return rows[: rows.shape[0] * given // held].clone()
 
     @property
     def _name(self) -> str:
@@ -125,10 +130,18 @@ class GraphSet:
 
         return forward
 
-    def _timing(self, bucket: Bucket) -> Timing:
+    def _timing(self, bucket: Bucket) -> Timing | None:
         self._buffers.fill(bucket, self._sample)
-        return Timing(
-            units=bucket.units,
-            replay=self._backend.seconds(self._captures[bucket].replay),
-            eager=self._backend.seconds(self._call(bucket)),
-        )
+        try:
+            return Timing(
+                units=bucket.units,
+                replay=self._backend.seconds(self._captures[bucket].replay),
+                eager=self._backend.seconds(self._call(bucket)),
+            )
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            self._captures.pop(bucket).release()
+            self.missing[bucket] = "no memory to run it eagerly beside the graphs"
+            _log.warning("%s: no graph of %d units: %s", self._name, bucket.units, self.missing[bucket])
+            return None
