@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -31,7 +32,7 @@ class CpuDevice:
         """The tensor itself."""
         return host
 
-    def await_uploads(self, uploaded: list[Tensor]) -> None:
+    def await_uploads(self, uploaded: Sequence[Tensor]) -> None:
         """Nothing to wait for."""
 
     def stamp(self) -> Stamp:
@@ -44,3 +45,7 @@ class CpuDevice:
 
     def free_cache(self) -> None:
         """The allocator keeps nothing back."""
+
+    def staging_bytes(self) -> int:
+        """None: media are read where they lie."""
+        return 0

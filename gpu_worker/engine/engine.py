@@ -18,13 +18,15 @@ from epd.telemetry.counters import Count, Counters
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.engine.device import Device, DeviceHung, is_device_lost
 from gpu_worker.engine.forward import ForwardPass, Rows
+from gpu_worker.engine.graphs.figures import GraphFigures
 from gpu_worker.engine.observer import Observer
 from gpu_worker.engine.pipeline import Pipeline
 from gpu_worker.engine.planner import Budget, plan_slot
 from gpu_worker.engine.replies import Replies
 from gpu_worker.engine.runner import EagerRunner, Runner
 from gpu_worker.engine.slot import Dropped, DropReason, Failed, Outcome, Planned, Settled, Slot
-from gpu_worker.engine.staging import StagedItem, stage
+from gpu_worker.engine.stager import Stager
+from gpu_worker.engine.staging import StagedItem
 from gpu_worker.engine.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
@@ -56,10 +58,18 @@ class Engine:
         self._pipeline = Pipeline(budget, clock)
         self._watchdog = Watchdog(batch_timeout, self._on_hung)
         self._replies = Replies(device, observer, self.counters, self._watchdog)
+        stager = Stager(
+            pipeline=self._pipeline,
+            device=device,
+            observer=observer,
+            replies=self._replies,
+            watchdog=self._watchdog,
+            report=self._report,
+        )
         self._warm = threading.Event()
         self._trouble: BaseException | None = None
         self._threads = [
-            threading.Thread(target=self._stage_loop, name="engine-stage", daemon=True),
+            threading.Thread(target=stager.run, name="engine-stage", daemon=True),
             threading.Thread(target=self._device_loop, name="engine-device", daemon=True),
         ]
 
@@ -87,6 +97,14 @@ class Engine:
     def is_running(self) -> bool:
         """Whether a thread of the engine is alive: after ``stop``, one that did not end in time."""
         return any(thread.is_alive() for thread in self._threads)
+
+    def graph_figures(self) -> Mapping[str, GraphFigures]:
+        """What captured forwards did, by encoder; empty where nothing is captured."""
+        return self._runner.all_figures()
+
+    def staging_bytes(self) -> int:
+        """Bytes of host memory that copies go through, measured."""
+        return self._device.staging_bytes()
 
     def submit(self, slot: Slot) -> bool:
         """Plan and queue a slot; its outcome comes to the observer. False: the engine is stopping."""
@@ -120,41 +138,6 @@ class Engine:
 
     def _settle(self, slots: Iterable[Slot], outcome: Outcome) -> None:
         self._replies.put([Settled(slot, outcome) for slot in slots])
-
-    # staging thread
-
-    def _stage_loop(self) -> None:
-        while (take := self._pipeline.next_take()) is not None:
-            self._settle([one.slot for one in take.expired], Dropped(DropReason.EXPIRED))
-            if not take.batch:
-                continue
-            items = self._staged(take.batch)
-            if items:
-                self._pipeline.put_staged(items)
-            else:
-                self._pipeline.finish_batch()
-
-    def _staged(self, batch: Sequence[Planned]) -> list[StagedItem]:
-        kept = self._wanted([one.slot for one in batch])
-        wanted = [one for one in batch if one.slot.id in kept]
-        dropped = [one.slot for one in batch if one.slot.id not in kept]
-        self._settle(dropped, Dropped(DropReason.CANCELLED))
-        try:
-            self._observer.on_begun([one.slot for one in wanted])
-            with self._watchdog.watch(f"staging a batch of {len(wanted)}"):
-                staging = stage(wanted, self._device)
-        except Exception as error:
-            self._report(error, [one.slot for one in wanted])
-            return []
-        self._replies.put(staging.failed)
-        return list(staging.items)
-
-    def _wanted(self, slots: Sequence[Slot]) -> set[str]:
-        try:
-            return self._observer.still_wanted(slots)
-        except Exception:
-            _log.exception("cannot tell whether %d slots are wanted; they are encoded", len(slots))
-            return {slot.id for slot in slots}
 
     # device thread
 

@@ -1,14 +1,18 @@
 """The hand-over between the engine's threads: what is queued, staged and running, under one lock.
 
 A batch is taken at once when nothing is staged or running. While one runs, the next is staged ahead only
-if it is full already: a part batch can only grow until the device is free.
+if it is full already. That is right under any backlog: a part batch holds all that is queued for its lane, so
+waiting for the device can only add to it, and costs at most the seconds of staging it (copies of the one or
+two milliseconds in which the device would have started it). Taking it early costs a whole forward more, when
+its later mates run apart. Where enough is queued for waiting to gain nothing, the batch is full, and is
+staged while the device runs.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gpu_worker.engine.batcher import Batcher, Take
 from gpu_worker.engine.planner import Budget
@@ -63,6 +67,28 @@ class Pipeline:
             if take.batch:
                 self._in_hand += 1
             return take
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the batch in hand is the only one."""
+        with self._changed:
+            return self._in_hand == 1
+
+    def begin_alone(self) -> bool:
+        """Wait until no batch is in hand, and take one more in hand. False: the engine stops."""
+        with self._changed:
+            while self._in_hand and not self._stopping:
+                self._changed.wait(_TICK)
+            if self._stopping:
+                return False
+            self._in_hand += 1
+            return True
+
+    def put_back(self, batch: Sequence[Planned]) -> None:
+        """Slots that were taken and will not be staged, the engine being about to stop."""
+        with self._changed:
+            for planned in batch:
+                self._batcher.add(planned)
 
     def put_staged(self, items: list[StagedItem]) -> None:
         """Hand a staged batch to the device thread."""

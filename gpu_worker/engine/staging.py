@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import mmap
 import os
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from epd.contracts.errors import BlobMissing, EncodeFailed, EpdError
 from epd.contracts.media import RawAudio, RawFrames, RawImage, RawMedia
-from gpu_worker.engine.device import Device, is_device_lost
+from gpu_worker.engine.device import Device, is_device_lost, is_out_of_memory
 from gpu_worker.engine.slot import Failed, Planned, Settled, Slot
 
 _log = logging.getLogger(__name__)
@@ -31,26 +32,34 @@ class StagedItem:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """The items of a batch that were staged, and those that failed alone."""
+    """The items of a batch that were staged, those that failed alone, and those that found no room yet."""
 
-    items: tuple[StagedItem, ...]
-    failed: tuple[Settled, ...]
+    items: tuple[StagedItem, ...] = ()
+    failed: tuple[Settled, ...] = ()
+    rest: tuple[Planned, ...] = ()
 
 
-def stage(batch: Sequence[Planned], device: Device) -> Staging:
+def stage(batch: Sequence[Planned], device: Device, *, alone: bool) -> Staging:
     """Stage every item of a batch; one whose blob is gone or wrong fails alone.
+
+    Where the device has no more room, the items from there on are left: the batches before give theirs
+    back. ``alone``: there are none, so an item that finds no room by itself fails.
 
     Raises whatever says that the device itself is lost.
     """
     items: list[StagedItem] = []
     failed: list[Settled] = []
-    for planned in batch:
+    for index, planned in enumerate(batch):
         start = time.perf_counter()
         try:
             raw = device.upload(map_blob(planned.slot))
         except Exception as error:
             if is_device_lost(error):
                 raise
+            if is_out_of_memory(error):
+                device.free_cache()
+                if items or not alone:
+                    return Staging(tuple(items), tuple(failed), tuple(batch[index:]))
             failed.append(Settled(planned.slot, Failed(_as_item_error(planned.slot, error))))
             continue
         items.append(StagedItem(planned, raw, time.perf_counter() - start))
@@ -64,6 +73,7 @@ def map_blob(slot: Slot) -> Tensor:
 
     Raises:
         BlobMissing: the file is gone, or is not of the size that its shape says.
+        MemoryError: the machine has no room for the mapping.
     """
     shape, dtype = tensor_form(slot.raw)
     try:
@@ -73,6 +83,8 @@ def map_blob(slot: Slot) -> Tensor:
                 raise BlobMissing(f"blob {slot.raw.blob.name} has {size} bytes, not those of {shape}")
             mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except OSError as error:
+        if error.errno == errno.ENOMEM:
+            raise MemoryError(f"blob {slot.raw.blob.name} cannot be mapped") from error
         raise BlobMissing(f"blob {slot.raw.blob.name}: {error.strerror}") from error
     return torch.frombuffer(mapping, dtype=dtype).view(shape)
 
@@ -91,5 +103,7 @@ def tensor_form(raw: RawMedia) -> tuple[tuple[int, ...], torch.dtype]:
 def _as_item_error(slot: Slot, error: Exception) -> EpdError:
     if isinstance(error, EpdError):
         return error
+    if is_out_of_memory(error):
+        return EncodeFailed("out of memory")
     _log.error("staging of slot %s raised", slot.id, exc_info=error)
     return EncodeFailed(f"staging failed: {type(error).__name__}")
