@@ -55,6 +55,8 @@ class Settings(BaseSettings):
     embedding_dir: Path = Path("/dev/shm/epd/embeddings")
     embedding_bytes: int = Field(default=4 * GIB, ge=MIB)
     embedding_ttl: float = Field(default=7 * 86400, gt=0)
+    l2_dir: Annotated[Path | None, BeforeValidator(lambda value: None if value == "" else value)] = None
+    l2_bytes: int = Field(default=64 * GIB, ge=MIB)
 
     # jobs
     job_deadline: float = Field(default=600, gt=0)
@@ -92,6 +94,10 @@ class Settings(BaseSettings):
     torch_threads: int = Field(default=0, ge=0)
     worker_prefetch: int = Field(default=96, ge=1)
     batch_timeout: float = Field(default=300, gt=0)
+    cuda_graphs: Literal["auto", "off", "required"] = "auto"
+    graph_memory_bytes: int = Field(default=4 * GIB, ge=0)
+    max_graphs: int = Field(default=32, ge=1)
+    staging_bytes: int = Field(default=256 * MIB, ge=MIB)
 
     # api
     api_host: str = "127.0.0.1"
@@ -112,6 +118,8 @@ class Settings(BaseSettings):
             raise ValueError("EPD_MEDIA_TTL is below EPD_MAX_DEADLINE: uploads would go before their jobs")
         if self.heartbeat_ttl < 2 * self.heartbeat_period:
             raise ValueError("EPD_HEARTBEAT_TTL is below two EPD_HEARTBEAT_PERIODs")
+        if self.l2_dir is not None and self.l2_dir.absolute() == self.embedding_dir.absolute():
+            raise ValueError("EPD_L2_DIR is EPD_EMBEDDING_DIR: the second tier needs a folder of its own")
         return self
 
 

@@ -48,7 +48,8 @@ def worker_bytes(device: str) -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def memory_counters(encoder_sizes: Mapping[str, int], device: str) -> dict[str, float]:
-    """Both as they stand in a heartbeat's counters."""
+def memory_counters(encoder_sizes: Mapping[str, int], device: str, staging: int) -> dict[str, float]:
+    """All as they stand in a heartbeat's counters; ``staging`` is bytes of pinned host memory."""
     sizes = {counter_key(Count.ENCODER_MEMORY, name): float(size) for name, size in encoder_sizes.items()}
-    return sizes | {counter_key(Count.WORKER_MEMORY): float(worker_bytes(device))}
+    worker = {Count.WORKER_MEMORY: worker_bytes(device), Count.STAGING_MEMORY: staging}
+    return sizes | {counter_key(name): float(size) for name, size in worker.items()}

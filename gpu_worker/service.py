@@ -17,14 +17,17 @@ from gpu_worker.desk import Desk
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.engine.devices import open_device
 from gpu_worker.engine.engine import Engine
+from gpu_worker.engine.graphs.backend import GraphBackend
 from gpu_worker.engine.planner import Budget
 from gpu_worker.fleet import device_of, load_fleet
+from gpu_worker.graph_counters import graph_counters
 from gpu_worker.host import Host
 from gpu_worker.interpreter_alarm import InterpreterAlarm
 from gpu_worker.ledger import LeaseKeeper
 from gpu_worker.memory import encoder_bytes, memory_counters
 from gpu_worker.patience import Patience
 from gpu_worker.reply import Reply
+from gpu_worker.runners import choose_runner
 from gpu_worker.threads import settle_threads
 from tasks.flow.context import Context
 
@@ -39,8 +42,18 @@ _STORE_WAIT = 60.0
 class EncodeService:
     """Made in order: ``warm_up``, ``attach``, ``set_ready``; ended by ``stop`` or ``abandon``."""
 
-    def __init__(self, *, context: Context, encoders: Mapping[str, Encoder], name: str) -> None:
-        """Take loaded encoders. ``name`` is the worker's, as it stands in its heartbeat."""
+    def __init__(
+        self,
+        *,
+        context: Context,
+        encoders: Mapping[str, Encoder],
+        name: str,
+        backend: GraphBackend | None = None,
+    ) -> None:
+        """Take loaded encoders. ``name`` is the worker's, as it stands in its heartbeat.
+
+        ``backend`` captures forwards in the place of the device's own; tests give the twin.
+        """
         cards = {key: encoder.card for key, encoder in encoders.items()}
         settings = context.settings
         self._context = context
@@ -56,8 +69,9 @@ class EncodeService:
         self.engine = Engine(
             encoders,
             budget=Budget(max_items=settings.max_batch_items, max_cost=settings.max_batch_cost),
-            device=open_device(self._device),
+            device=open_device(self._device, settings.staging_bytes),
             observer=self.desk,
+            runner=choose_runner(settings, self._device, backend),
             batch_timeout=settings.batch_timeout,
             clock=context.clock,
         )
@@ -101,12 +115,17 @@ class EncodeService:
             at=self._context.clock(),
             ready=self._ready.is_set(),
             encoders=tuple(self._cards),
-            counters=self.engine.counters.snapshot() | memory_counters(self._encoder_sizes, self._device),
+            counters=self.engine.counters.snapshot() | self._gauges(),
         )
+
+    def _gauges(self) -> dict[str, float]:
+        """What is measured when it is asked for."""
+        memory = memory_counters(self._encoder_sizes, self._device, self.engine.staging_bytes())
+        return memory | graph_counters(self.engine.graph_figures())
 
     def info(self) -> dict[str, float | list[str]]:
         """Figures for ``inspect stats``."""
-        figures: dict[str, float | list[str]] = dict(self.engine.counters.snapshot())
+        figures: dict[str, float | list[str]] = dict(self.engine.counters.snapshot() | self._gauges())
         return figures | {
             "held": len(self.desk.ledger),
             "queued": self.engine.queued,

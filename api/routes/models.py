@@ -5,10 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from api.docs import problems
-from api.memory_figures import encoder_memory
+from api.memory_figures import encoder_figure
 from api.readiness import ready_encoders
 from api.services import Served, Services
 from epd.contracts.answers import EncoderAnswer, ModelAnswer, ModelsAnswer
+from epd.telemetry.counters import Count
 
 router = APIRouter(tags=["models"])
 
@@ -36,7 +37,9 @@ def _models(services: Services) -> ModelsAnswer:
                 family=config.encoders[name].family,
                 ready=name in ready,
                 card=card,
-                memory_bytes=encoder_memory(beats, name),
+                memory_bytes=encoder_figure(beats, Count.ENCODER_MEMORY, name),
+                graphs=encoder_figure(beats, Count.GRAPHS, name),
+                graph_bytes=encoder_figure(beats, Count.GRAPH_MEMORY, name),
             )
             for name, card in zip(names, cards, strict=True)
         ),

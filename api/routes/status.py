@@ -7,10 +7,11 @@ import time
 from fastapi import APIRouter
 
 from api.docs import problems
-from api.memory_figures import worker_memory
+from api.memory_figures import graph_bytes, worker_figure
 from api.services import Served, Services
 from epd.contracts.answers import QueueAnswer, StatusAnswer, WorkerAnswer
 from epd.store.base import Heartbeat
+from epd.telemetry.counters import Count
 
 router = APIRouter(tags=["status"])
 
@@ -53,6 +54,8 @@ def _worker(beat: Heartbeat, now: float) -> WorkerAnswer:
         ready=beat.ready,
         age=max(0.0, now - beat.at),
         encoders=beat.encoders,
-        memory_bytes=worker_memory(beat),
+        memory_bytes=worker_figure(beat, Count.WORKER_MEMORY),
+        graph_bytes=graph_bytes(beat),
+        staging_bytes=worker_figure(beat, Count.STAGING_MEMORY),
         counters=beat.counters,
     )

@@ -8,8 +8,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from epd.cli.gpu_tables import gpu_tables
 from epd.cli.server import UrlOption, connect
-from epd.cli.tables import plain_table
+from epd.cli.tables import mebibytes, plain_table
 from epd.contracts.answers import ModelsAnswer, StatusAnswer
 
 JsonOption = Annotated[bool, typer.Option("--json", help="The server's own answer.")]
@@ -25,6 +26,8 @@ def status(url: UrlOption = None, as_json: JsonOption = False) -> None:
         return
     console = Console()
     console.print(_workers(answer), "")
+    for table in gpu_tables(answer):
+        console.print(table, "")
     console.print(_queues(answer), "")
     console.print(f"cache: {answer.cache_entries} embeddings, {_mib(answer.cache_bytes, answer.cache_limit)}")
     console.print(f"blobs: {_mib(answer.blob_bytes, answer.blob_limit)}")
@@ -35,7 +38,7 @@ def _workers(answer: StatusAnswer) -> Table:
     for worker in answer.workers:
         ready = "yes" if worker.ready else "no"
         encoders = ", ".join(worker.encoders)
-        age, memory = f"{worker.age:.1f} s", _size(worker.memory_bytes)
+        age, memory = f"{worker.age:.1f} s", mebibytes(worker.memory_bytes)
         table.add_row(worker.name, worker.kind, str(worker.pid), ready, age, memory, encoders)
     return table
 
@@ -49,10 +52,6 @@ def _queues(answer: StatusAnswer) -> Table:
 
 def _mib(nbytes: int, limit: int) -> str:
     return f"{nbytes / _MIB:.1f} of {limit / _MIB:.0f} MiB"
-
-
-def _size(nbytes: int | None) -> str:
-    return "-" if nbytes is None else f"{nbytes / _MIB:.1f} MiB"
 
 
 def models(url: UrlOption = None, as_json: JsonOption = False) -> None:
@@ -77,7 +76,7 @@ def _models(answer: ModelsAnswer) -> Table:
 
 def _encoders(answer: ModelsAnswer) -> Table:
     columns = ("encoder", "family", "ready", "types", "hidden", "dtype", "device", "parameters", "memory")
-    table = plain_table(*columns, title="encoders")
+    table = plain_table(*columns, "graphs", title="encoders")
     for encoder in answer.encoders:
         ready = "yes" if encoder.ready else "no"
         if (card := encoder.card) is None:
@@ -89,7 +88,8 @@ def _encoders(answer: ModelsAnswer) -> Table:
             card.dtype,
             card.device,
             f"{card.parameters / 1e6:.1f} M",
-            _size(encoder.memory_bytes),
+            mebibytes(encoder.memory_bytes),
+            "-" if encoder.graphs is None else f"{encoder.graphs}, {mebibytes(encoder.graph_bytes)}",
         )
         table.add_row(encoder.name, encoder.family, ready, *facts)
     return table

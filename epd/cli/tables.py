@@ -30,6 +30,11 @@ def plain_table(*columns: str, title: str | None = None) -> Table:
     return table
 
 
+def mebibytes(nbytes: int | None) -> str:
+    """A size for people; a dash where it is not known."""
+    return "-" if nbytes is None else f"{nbytes / (1 << 20):.1f} MiB"
+
+
 def parts_table(*, title: str | None = None) -> Table:
     """The head of a table of items and tracks; only the first column may wrap. Fits into 80 columns."""
     table = plain_table("item", title=title)

@@ -82,7 +82,8 @@ class EncoderAnswer(Wire):
     """An encoder of the config; ``card`` is None until a GPU worker has announced it.
 
     ``memory_bytes`` is what its weights, tables and static buffers occupy in each worker that has loaded it,
-    measured there; None while no such worker lives.
+    measured there; None while no such worker lives. ``graphs`` are its captured forwards, which take
+    ``graph_bytes`` beside that; None where workers run it eagerly.
     """
 
     name: str
@@ -90,6 +91,8 @@ class EncoderAnswer(Wire):
     ready: bool
     card: EncoderCard | None = None
     memory_bytes: int | None = None
+    graphs: int | None = None
+    graph_bytes: int | None = None
 
 
 class ModelAnswer(Wire):
@@ -113,6 +116,8 @@ class WorkerAnswer(Wire):
     """A live worker. ``age`` is seconds since its last heartbeat.
 
     ``memory_bytes`` is what a GPU worker holds on its device, measured: weights, graphs and staging.
+    ``graph_bytes`` of that are captured forwards; None where it runs all eagerly. ``staging_bytes`` are
+    pinned host memory, beside that.
     """
 
     name: str
@@ -123,6 +128,8 @@ class WorkerAnswer(Wire):
     age: float
     encoders: tuple[str, ...] = ()
     memory_bytes: int | None = None
+    graph_bytes: int | None = None
+    staging_bytes: int | None = None
     counters: dict[str, float] = Field(default_factory=dict)
 
 

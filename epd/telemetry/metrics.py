@@ -42,7 +42,17 @@ WORKER_READY = "epd_worker_ready"
 WORKER_PREFIX = "epd_worker_"
 
 #: Values that are no totals: they are shown as gauges.
-PEAKS = frozenset({Count.ENCODE_BATCH_PEAK, Count.ENCODER_MEMORY, Count.WORKER_MEMORY})
+PEAKS = frozenset(
+    {
+        Count.ENCODE_BATCH_PEAK,
+        Count.ENCODER_MEMORY,
+        Count.WORKER_MEMORY,
+        Count.STAGING_MEMORY,
+        Count.GRAPHS,
+        Count.GRAPH_MEMORY,
+        Count.GRAPH_PADDING_SHARE,
+    }
+)
 
 _DROPPED = (
     "{} that nobody waited for any more when they were to be {}: cancelled, or made final by another run."
@@ -74,6 +84,15 @@ COUNT_HELP = {
     Count.ENCODE_HANGS: "Batches that hung, each the end of its worker.",
     Count.ENCODER_MEMORY: "Bytes of an encoder's weights, tables and static buffers, measured.",
     Count.WORKER_MEMORY: "Bytes that a GPU worker holds on its device: weights, graphs and staging.",
+    Count.STAGING_MEMORY: "Bytes of page-locked host memory that uploads go through.",
+    Count.GRAPHS: "Captured forwards.",
+    Count.GRAPH_MEMORY: "Bytes of the device that captured forwards and their inputs take, measured.",
+    Count.GRAPH_HITS: "Forwards that were replayed.",
+    Count.GRAPH_MISSES: "Forwards that no captured one fits.",
+    Count.GRAPH_DECLINED: "Forwards whose padding would have cost more than a replay saves.",
+    Count.GRAPH_UNITS: "Units (pictures, windows or packed rows) that were replayed.",
+    Count.GRAPH_PADDING: "Units of padding that were replayed beside them.",
+    Count.GRAPH_PADDING_SHARE: "Padding as a part of all that was replayed, 0 to 1.",
     Count.REAPED_MESSAGES: "Messages published anew for flights whose lease was over.",
     Count.SWEPT_FILES: "Files that nobody used any more.",
     Count.RETRIED_ITEMS: "Items sent back to fetch because their bytes were gone.",

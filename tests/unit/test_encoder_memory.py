@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from api.memory_figures import encoder_memory, worker_memory
+from api.memory_figures import encoder_figure, graph_bytes, worker_figure
 from epd.store.base import Heartbeat
+from epd.telemetry.counters import Count
+from gpu_worker.engine.graphs.figures import GraphFigures
+from gpu_worker.graph_counters import graph_counters
 from gpu_worker.memory import encoder_bytes, memory_counters, worker_bytes
 from tests.unit.tiny_checkpoints import tiny_encoder
 
@@ -43,8 +46,9 @@ def test_shared_memory_counts_once_and_bfloat16_is_half(tmp_path: Path) -> None:
 
 
 def test_the_worker_tells_its_own_memory() -> None:
-    counters = memory_counters({"eye": 7}, "cpu")
+    counters = memory_counters({"eye": 7}, "cpu", 9)
     assert counters["encoder_memory_bytes/eye"] == 7
+    assert counters["staging_memory_bytes"] == 9
     assert counters["worker_memory_bytes"] == pytest.approx(worker_bytes("cpu"), rel=0.2)
 
 
@@ -53,6 +57,17 @@ def test_the_api_reads_it_from_live_workers() -> None:
         beat("a", **{"encoder_memory_bytes/eye": 5.0, "worker_memory_bytes": 9.0}),
         beat("b", **{"encoder_memory_bytes/eye": 6.0}),
     ]
-    assert encoder_memory(beats, "eye") == 6
-    assert encoder_memory(beats, "ear") is None
-    assert (worker_memory(beats[0]), worker_memory(beats[1])) == (9, None)
+    assert encoder_figure(beats, Count.ENCODER_MEMORY, "eye") == 6
+    assert encoder_figure(beats, Count.ENCODER_MEMORY, "ear") is None
+    assert [worker_figure(one, Count.WORKER_MEMORY) for one in beats] == [9, None]
+
+
+def test_graphs_of_all_encoders_add_up() -> None:
+    figures = {"eye": GraphFigures(graphs=3, memory=100, hits=4, units=9, padding=3), "ear": GraphFigures()}
+    worker = beat("a", **graph_counters(figures))
+    assert encoder_figure([worker, beat("b")], Count.GRAPHS, "eye") == 3
+    assert encoder_figure([worker], Count.GRAPH_MEMORY, "ear") == 0
+    assert graph_bytes(worker) == 100
+    assert graph_bytes(beat("b")) is None
+    assert worker.counters["graph_padding_share/eye"] == 0.25
+    assert worker.counters["graph_hits/ear"] == 0
