@@ -45,4 +45,5 @@ def _metadata(message: EncodeMessage, card: EncoderCard, encoded: Encoded) -> Me
         source_frames=picture.source_frames if picture else None,
         partial=not isinstance(raw, RawImage) and raw.partial,
         audio=message.audio,
+        weights_digest=card.weights_digest,
     )

@@ -36,7 +36,7 @@ class Metadata(Wire):
     frame; ``second_per_grid_ts`` is seconds between temporal grid steps; ``audio_feature_lengths`` are
     valid mel frames, one a window of the family (30 s; for Qwen2.5-Omni the whole sound);
     ``original_size`` is (width, height). ``audio`` is set on a video's frames only and tells whether the
-    file has an audio track.
+    file has an audio track. ``weights_digest`` is that of the encoder's card: the model revision.
     """
 
     embedding_key: str
@@ -58,6 +58,7 @@ class Metadata(Wire):
     source_frames: int | None = None
     partial: bool = False
     audio: AudioTrackInfo | None = None
+    weights_digest: str | None = None
 
     @model_validator(mode="after")
     def _grid_gives_the_count(self) -> Metadata:

@@ -1,4 +1,4 @@
-"""Protocols of the store; that of its blobs is in ``epd.store.blobs``.
+"""Protocols of the store; those of its blobs and of its embeddings have modules of their own.
 
 The values that they pass are in ``epd.store.values`` and can be had from here too.
 
@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from epd.contracts.card import EncoderCard
 from epd.contracts.errors import EpdError
 from epd.contracts.job import JobRecord, JobView, Notice, PartId, PartRecord, Priority, Stage
-from epd.contracts.metadata import EmbeddingRef, Entry
 from epd.store.blobs import Blobs
+from epd.store.cache import Embeddings
 from epd.store.values import (
     BlobKind,
     Claim,
@@ -53,41 +52,6 @@ __all__ = [
     "StoreStats",
     "Waiter",
 ]
-
-
-class Embeddings(Protocol):
-    """Embedding files and their index. Index entry and metadata live and die together."""
-
-    def lookup(self, keys: Sequence[str]) -> list[Entry | None]:
-        """Entries in the order of the keys; None is a miss. Refreshes last use. One round trip."""
-        ...
-
-    def path(self, key: str) -> Path:
-        """Where the file of an embedding lies, whether or not it is there."""
-        ...
-
-    def publish_file(self, ref: EmbeddingRef, data: memoryview, header: dict[str, str]) -> None:
-        """Write the file once (temporary file, fsync, link); a file that is there already is kept."""
-        ...
-
-    def remove(self, keys: Sequence[str]) -> int:
-        """Drop entries, index first and file second; returns how many there were."""
-        ...
-
-    def pin(self, keys: Sequence[str], seconds: float) -> list[bool]:
-        """Keep embeddings from being evicted or swept for that long; False where there is none.
-
-        A longer pin is not shortened. What is damaged is removed all the same. One round trip.
-        """
-        ...
-
-    def stats(self) -> StoreStats:
-        """Entries and bytes in the index."""
-        ...
-
-    def sweep(self, older_than: float) -> int:
-        """Remove files that no entry names and nobody touched for that many seconds; returns how many."""
-        ...
 
 
 class Flights(Protocol):

@@ -112,9 +112,20 @@ def open_embedding(path: Path) -> EmbeddingFile:
     """
     try:
         with path.open("rb", buffering=0) as file:
-            return _parse(path, file)
+            return read_header(path, file)
     except OSError as error:
         raise NotFound(f"embedding file: {error.strerror}") from error
+
+
+def read_header(path: Path, file: Any) -> EmbeddingFile:
+    """The same of a file that is open at its start.
+
+    Raises:
+        NotFound: it is not a whole embedding.
+        OSError: it cannot be read.
+    """
+    try:
+        return _parse(path, file)
     except (ValueError, KeyError, TypeError, struct.error) as error:
         raise NotFound(f"embedding file is damaged: {error}") from error
 

@@ -11,12 +11,15 @@ import logging
 import os
 import re
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from epd.contracts.errors import BlobSpaceFull, NotFound
 from epd.contracts.metadata import EmbeddingRef
 from epd.store.embedding_file import FILE_NAME, EmbeddingFile, open_embedding, write_embedding
+from epd.store.file_digest import copy_all
 
 logger = logging.getLogger(__name__)
 
@@ -59,20 +62,35 @@ class EmbeddingFolder:
             ValueError: reference and data disagree.
             BlobSpaceFull: no room is left on the device of the root.
         """
-        path = self._file(ref.key)
-        for attempt in range(_ATTEMPTS):
-            if os.path.exists(path) and self._is_good(ref):
-                return
-            try:
-                self._write(path, ref, data, header)
-                return
-            except FileNotFoundError:
-                if attempt == _ATTEMPTS - 1:
-                    raise
-            except OSError as error:
-                if error.errno in _NO_SPACE:
-                    raise BlobSpaceFull("no room left for embeddings") from error
-                raise
+
+        def is_good() -> bool:
+            return self._is_good(ref)
+
+        if os.path.exists(self._file(ref.key)) and is_good():
+            return
+        self._place(ref.key, lambda fd: write_embedding(fd, ref, data, header), keep=is_good)
+
+    def copy_in(self, key: str, source: BinaryIO, *, keep: bool, checksum: str | None = None) -> str:
+        """Make a file from one of another folder; returns the checksum of what was copied.
+
+        A file that is there already stays with ``keep``; else it is what an unfinished copy left, and is
+        replaced: no index names it, so nobody reads it.
+
+        Raises:
+            NotFound: the source is not what the given checksum says; nothing was made.
+            BlobSpaceFull: no room is left on the device of the root.
+            OSError: any other trouble of either device.
+        """
+        found = ""
+
+        def fill(fd: int) -> None:
+            nonlocal found
+            found = copy_all(source, fd)
+            if checksum not in (None, found):
+                raise NotFound("embedding file in L2 is not what was written")
+
+        self._place(key, fill, keep=lambda: keep)
+        return found
 
     def remove(self, key: str) -> bool:
         """Delete a file; True when it was there. A reader that has it open keeps it."""
@@ -103,18 +121,33 @@ class EmbeddingFolder:
             return False
         return True
 
-    def _write(self, path: str, ref: EmbeddingRef, data: memoryview, header: dict[str, str]) -> None:
+    def _place(self, key: str, fill: Callable[[int], object], *, keep: Callable[[], bool]) -> None:
+        """Write a file under its name; one that came there meanwhile stays where ``keep`` says so."""
+        path = self._file(key)
+        for attempt in range(_ATTEMPTS):
+            try:
+                self._write(path, fill, keep)
+                return
+            except FileNotFoundError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            except OSError as error:
+                if error.errno in _NO_SPACE:
+                    raise BlobSpaceFull("no room left for embeddings") from error
+                raise
+
+    def _write(self, path: str, fill: Callable[[int], object], keep: Callable[[], bool]) -> None:
         folder = os.path.dirname(path)
         self._make(folder)
         temporary = f"{folder}/{_TEMPORARY}{os.urandom(16).hex()}"
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             try:
-                write_embedding(fd, ref, data, header)
+                fill(fd)
                 os.fsync(fd)
             finally:
                 os.close(fd)
-            self._link(temporary, path, ref)
+            _link(temporary, path, keep)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
@@ -128,13 +161,14 @@ class EmbeddingFolder:
         except FileNotFoundError:
             os.makedirs(folder, exist_ok=True)
 
-    def _link(self, temporary: str, path: str, ref: EmbeddingRef) -> None:
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            if not self._is_good(ref):
-                logger.warning("embedding %s: a damaged file is replaced", ref.key)
-                os.replace(temporary, path)
+
+def _link(temporary: str, path: str, keep: Callable[[], bool]) -> None:
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        if not keep():
+            logger.warning("%s: a damaged or unfinished file is replaced", path)
+            os.replace(temporary, path)
 
 
 def _settle(folder: Path, limit: float) -> bool:

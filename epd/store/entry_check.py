@@ -3,36 +3,57 @@
 from __future__ import annotations
 
 import logging
-
-from pydantic import ValidationError
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from epd.contracts.errors import NotFound
-from epd.contracts.metadata import EmbeddingRef, Entry, Metadata
-from epd.store.embedding_folder import EmbeddingFolder
+from epd.contracts.metadata import Entry
+from epd.store.entry_text import read_entry
+from epd.store.index import Indexed
+from epd.store.tier_files import TierFiles
 
 logger = logging.getLogger(__name__)
 
+LookAgain = Callable[[Sequence[str]], Sequence[Indexed]]
 
-def checked_entry(key: str, ref: str | None, metadata: str | None, folder: EmbeddingFolder) -> Entry | None:
-    """The entry of two JSON texts, or None when anything disagrees; that is logged.
 
-    Rows, grid and token count agree by the validators of the contracts; the file has to be there, whole,
-    of that key, shape and dtype.
+@dataclass(slots=True)
+class Checked:
+    """The entries in the order of the keys; ``bad`` cannot be used at all, ``lost`` are in L2 alone now."""
+
+    entries: list[Entry | None] = field(default_factory=list)
+    bad: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+
+def check_entries(
+    keys: Sequence[str], known: Sequence[Indexed], files: TierFiles, look_again: LookAgain
+) -> Checked:
+    """Check what the index says of keys against the files; what cannot be used is None, and is logged.
+
+    Rows, grid and token count agree by the validators of the contracts; a file has to be there, whole, of
+    that key, shape and dtype, and with its checksum where it is read from L2. With two tiers the index is
+    asked twice before an entry is given up: its file may have moved in between.
     """
-    if ref is None or metadata is None:
-        _log_miss(key, "reference or metadata is missing")
+    checked = Checked()
+    for key, indexed in zip(keys, known, strict=True):
+        entry = _checked(key, indexed, files, checked)
+        if entry is None and files.tiers > 1 and indexed.text is not None:
+            entry = _checked(key, look_again([key])[0], files, checked)
+        if entry is None and indexed.text is not None:
+            checked.bad.append(key)
+        checked.entries.append(entry)
+    return checked
+
+
+def _checked(key: str, indexed: Indexed, files: TierFiles, checked: Checked) -> Entry | None:
+    if indexed.text is None:
         return None
     try:
-        entry = Entry(ref=EmbeddingRef.from_json(ref), metadata=Metadata.from_json(metadata))
-        folder.check(entry.ref)
-    except (ValidationError, NotFound) as error:
-        _log_miss(key, str(error))
-        return None
-    if not key == entry.ref.key == entry.metadata.embedding_key:
-        _log_miss(key, "it is of another key")
+        entry = read_entry(key, indexed.text)
+        if not files.check(entry.ref, indexed):
+            checked.lost.append(key)
+    except (ValueError, NotFound) as error:
+        logger.warning("embedding %s is a miss: %s", key, error)
         return None
     return entry
-
-
-def _log_miss(key: str, why: str) -> None:
-    logger.warning("embedding %s is a miss: %s", key, why)

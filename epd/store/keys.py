@@ -3,10 +3,14 @@
 key                       type    lives for                       owner
 epd:job:{job}             hash    deadline + job_ttl              api creates, workers finish
 epd:emb:{key}             string  embedding_ttl, LRU-bounded      encode reply; eviction removes
-epd:meta:{key}            string  with its epd:emb                encode reply; eviction removes
-epd:lru                   zset    one member an epd:emb           encode reply; eviction removes
-epd:lru:bytes             string  one counter                     encode reply; eviction subtracts
-epd:lru:sizes             hash    one field an epd:lru member     encode reply; eviction removes
+epd:lru                   zset    one member a file of L1         encode reply, mover; eviction removes
+epd:lru:bytes             string  one counter                     encode reply, mover; eviction subtracts
+epd:lru2                  zset    one member a file of L2         mover; eviction removes
+epd:lru2:bytes            string  one counter                     mover; eviction subtracts
+epd:lru:sizes             hash    one field a member of either    encode reply, mover; eviction removes
+epd:lru2:wanted           zset    a minute, 1024 members          look-ups that found L2 alone; mover
+epd:mover                 string  its lease                       the one mover that moves files
+epd:cache:totals          hash    one field a kind of event       who looks up, claims, evicts, moves
 epd:pin:{key}             string  as long as asked for            who hands an embedding out
 epd:flight:{key}          string  flight_lease, renewed           the waiter that flies
 epd:flight:{key}:waiters  hash    job deadline                    claimers; completion removes
@@ -30,6 +34,11 @@ PREFIX = "epd:"
 LRU = "epd:lru"
 LRU_BYTES = "epd:lru:bytes"
 LRU_SIZES = "epd:lru:sizes"
+LRU2 = "epd:lru2"
+LRU2_BYTES = "epd:lru2:bytes"
+WANTED_IN_L1 = "epd:lru2:wanted"
+MOVER = "epd:mover"
+CACHE_TOTALS = "epd:cache:totals"
 FLIGHTS = "epd:flights"
 WORKERS = "epd:workers"
 LOAD = "epd:load"
@@ -38,7 +47,6 @@ LOAD_CHECKS = "epd:load:checks"
 
 JOB_PREFIX = "epd:job:"
 EMBEDDING_PREFIX = "epd:emb:"
-METADATA_PREFIX = "epd:meta:"
 PIN_PREFIX = "epd:pin:"
 EVENTS_PREFIX = "epd:events:"
 FLIGHT_PREFIX = "epd:flight:"
@@ -51,13 +59,8 @@ def job(job_id: str) -> str:
 
 
 def embedding(key: str) -> str:
-    """The index entry of one embedding."""
+    """The index entry of one embedding, metadata and all."""
     return f"{EMBEDDING_PREFIX}{key}"
-
-
-def metadata(key: str) -> str:
-    """The Decode-side metadata of one embedding."""
-    return f"{METADATA_PREFIX}{key}"
 
 
 def pin(key: str) -> str:

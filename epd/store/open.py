@@ -6,8 +6,8 @@ from epd.settings import Settings
 from epd.store.base import Store
 from epd.store.blob_folder import FileBlobs, UploadRecords
 from epd.store.embedding_folder import EmbeddingFolder
+from epd.store.embeddings import FileEmbeddings
 from epd.store.memory.admissions import MemoryAdmissions
-from epd.store.memory.embeddings import MemoryEmbeddings
 from epd.store.memory.flights import MemoryFlights
 from epd.store.memory.index import MemoryIndex
 from epd.store.memory.jobs import MemoryJobs
@@ -16,11 +16,13 @@ from epd.store.memory.records import MemoryCards, MemoryHeartbeats, MemorySource
 from epd.store.memory.state import MemoryState
 from epd.store.redis.admissions import RedisAdmissions
 from epd.store.redis.connection import Connection
-from epd.store.redis.embeddings import RedisEmbeddings
 from epd.store.redis.flights import RedisFlights
+from epd.store.redis.index import RedisIndex
 from epd.store.redis.jobs import RedisJobs
 from epd.store.redis.notices import RedisNotices
 from epd.store.redis.records import RedisCards, RedisHeartbeats, RedisSources, RedisUploads
+from epd.store.tier_files import TierFiles, writable_folder
+from epd.store.tier_limits import TierLimits
 from epd.store.values import AdmissionBound
 
 
@@ -28,21 +30,21 @@ def open_store(settings: Settings) -> Store:
     """The store on ``store_url``. It connects with its first call; use one a process, from any thread.
 
     Raises:
-        SettingsError: ``store_url`` is not a URL of a Redis server.
+        SettingsError: ``store_url`` is not a URL of a Redis server, or ``l2_dir`` cannot be written.
         StoreUnavailable: later, from any call, when the server does not answer within ``store_timeout``.
     """
     connection = Connection(settings.store_url, timeout=settings.store_timeout)
-    folder = EmbeddingFolder(settings.embedding_dir)
+    files, index = _files(settings), RedisIndex(connection, _limits(settings))
     flights = RedisFlights(
         connection,
-        folder,
+        index,
+        files.l1,
         lease=settings.flight_lease,
         job_ttl=settings.job_ttl,
         embedding_ttl=settings.embedding_ttl,
-        embedding_bytes=settings.embedding_bytes,
     )
     return Store(
-        embeddings=RedisEmbeddings(connection, folder, limit=settings.embedding_bytes),
+        embeddings=FileEmbeddings(index, files),
         flights=flights,
         jobs=RedisJobs(connection, job_ttl=settings.job_ttl),
         admissions=RedisAdmissions(connection, _bound(settings)),
@@ -58,11 +60,11 @@ def open_store(settings: Settings) -> Store:
 def open_memory_store(settings: Settings) -> Store:
     """A store whose records live in this process alone; the same promises as ``open_store``."""
     state = MemoryState()
-    folder = EmbeddingFolder(settings.embedding_dir)
-    index = MemoryIndex(state, limit=settings.embedding_bytes, ttl=settings.embedding_ttl)
+    files = _files(settings)
+    index = MemoryIndex(state, _limits(settings), ttl=settings.embedding_ttl)
     return Store(
-        embeddings=MemoryEmbeddings(state, index, folder),
-        flights=MemoryFlights(state, index, folder, lease=settings.flight_lease, job_ttl=settings.job_ttl),
+        embeddings=FileEmbeddings(index, files),
+        flights=MemoryFlights(state, index, files.l1, lease=settings.flight_lease, job_ttl=settings.job_ttl),
         jobs=MemoryJobs(state, job_ttl=settings.job_ttl),
         admissions=MemoryAdmissions(state, _bound(settings)),
         blobs=_blobs(settings, MemoryUploads(ttl=settings.media_ttl)),
@@ -71,6 +73,15 @@ def open_memory_store(settings: Settings) -> Store:
         heartbeats=MemoryHeartbeats(ttl=settings.heartbeat_ttl),
         notices=MemoryNotices(state),
     )
+
+
+def _files(settings: Settings) -> TierFiles:
+    second = None if settings.l2_dir is None else writable_folder(settings.l2_dir)
+    return TierFiles(EmbeddingFolder(settings.embedding_dir), second)
+
+
+def _limits(settings: Settings) -> TierLimits:
+    return TierLimits(settings.embedding_bytes, None if settings.l2_dir is None else settings.l2_bytes)
 
 
 def _bound(settings: Settings) -> AdmissionBound:

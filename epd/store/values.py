@@ -98,12 +98,85 @@ class Heartbeat(Wire):
     counters: dict[str, float] = Field(default_factory=dict)
 
 
-class StoreStats(Wire):
-    """Size of the embedding cache."""
+class Tier(StrEnum):
+    """Where embedding files lie: L1 in memory, L2 on a disk or a shared file system."""
+
+    L1 = "l1"
+    L2 = "l2"
+
+
+class TierStats(Wire):
+    """Files of one tier, their bytes, and the limit of these."""
 
     entries: int
     nbytes: int
     limit: int
+
+
+class CacheTotals(Wire):
+    """What happened to the cache since the store was made, over the whole fleet.
+
+    ``hits``: wanted embeddings that were found, by the tier they were read from. ``misses``: parts that had
+    to be made, or waited for another's making. ``evicted``: files taken out of a tier for its limit; one
+    that leaves L1 after its demotion lives on in L2. ``failed_moves``: copies given up, as on a full disk.
+    """
+
+    hits_l1: int = 0
+    hits_l2: int = 0
+    misses: int = 0
+    evicted_l1: int = 0
+    evicted_l2: int = 0
+    demotions: int = 0
+    promotions: int = 0
+    failed_moves: int = 0
+    corrupt: int = 0
+    removed: int = 0
+
+
+class StoreStats(Wire):
+    """The embedding cache: files of L1 and their bytes, those of L2 where there is one, and totals."""
+
+    entries: int
+    nbytes: int
+    limit: int
+    l2: TierStats | None = None
+    totals: CacheTotals = CacheTotals()
+
+
+class CacheEvent(StrEnum):
+    """A kind of event of ``CacheTotals`` that happens to files, so that the index has to be told."""
+
+    CORRUPT = "corrupt"  #: a damaged file was found and deleted
+    FAILED_MOVES = "failed_moves"
+    REMOVED = "removed"  #: an entry was taken out by an operator
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRow:
+    """An entry of the cache with where it lies; ``used_at`` is Unix seconds."""
+
+    entry: Entry
+    tiers: tuple[Tier, ...]
+    used_at: float
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CachePage:
+    """Some rows in no order, and where the next ones begin; None after the last."""
+
+    rows: tuple[CacheRow, ...]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What one round of moving did; ``more``: there was more to do than one round takes."""
+
+    promoted: int = 0
+    demoted: int = 0
+    failed: int = 0
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)

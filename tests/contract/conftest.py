@@ -13,9 +13,10 @@ from epd.store import keys
 from epd.store.base import Store
 from epd.store.open import open_memory_store, open_store
 
-#: Keys without a TTL that ``keys.py`` documents: bounded by the byte limit, by open flights, by admission or
+#: Keys without a TTL that ``keys.py`` documents: bounded by byte limits, by open flights, by admission or
 #: by the config.
-BOUNDED = {keys.LRU, keys.LRU_BYTES, keys.LRU_SIZES, keys.FLIGHTS}
+BOUNDED = {keys.LRU, keys.LRU_BYTES, keys.LRU2, keys.LRU2_BYTES, keys.LRU_SIZES, keys.FLIGHTS}
+BOUNDED |= {keys.CACHE_TOTALS}
 BOUNDED |= {keys.LOAD, keys.LOAD_JOBS, keys.LOAD_CHECKS}
 BOUNDED_PREFIX = keys.encoder("")
 

@@ -16,6 +16,7 @@ from epd.contracts.job import PartRecord, Stage, State
 from epd.settings import Settings
 from epd.store import keys
 from epd.store.base import Claim, Completed, Store
+from epd.store.entry_text import entry_text
 from epd.store.open import open_store
 from epd.store.redis.scripts import Script, load_scripts
 from tests.contract.conftest import leaked_keys
@@ -80,11 +81,12 @@ def test_two_stores_on_one_server_are_one_world(real_store: Store, store_setting
     ("name", "text"),
     [
         (keys.embedding(KEY), "not json"),
-        (keys.embedding(KEY), entry_of(key_of(2)).ref.to_json()),
-        (keys.embedding(KEY), entry_of(KEY, tokens=5).ref.to_json()),
-        (keys.metadata(KEY), "{}"),
-        (keys.metadata(KEY), entry_of(KEY).metadata.to_json().replace('"token_count":4', '"token_count":5')),
-        (keys.metadata(KEY), entry_of(key_of(2)).metadata.to_json()),
+        (keys.embedding(KEY), "[]"),
+        (keys.embedding(KEY), "{}"),
+        (keys.embedding(KEY), entry_text(entry_of(KEY, tokens=5))),
+        (keys.embedding(KEY), entry_text(entry_of(KEY)).replace('"n":4', '"n":5')),
+        (keys.embedding(KEY), entry_text(entry_of(KEY)).replace('"t":"float32"', '"t":"float64"')),
+        (keys.embedding(KEY), entry_text(entry_of(KEY)).replace('"h":8', '"h":8,"of_a_later_version":1')),
     ],
 )
 def test_a_record_that_disagrees_is_a_logged_miss(
@@ -95,15 +97,8 @@ def test_a_record_that_disagrees_is_a_logged_miss(
     with caplog.at_level(logging.WARNING):
         assert real_store.embeddings.lookup([KEY]) == [None]
     assert f"embedding {KEY} is a miss" in caplog.text
-    assert server.exists(keys.embedding(KEY), keys.metadata(KEY)) == 0
-    assert real_store.embeddings.stats().nbytes == 0
-
-
-def test_an_entry_without_its_metadata_is_a_miss(real_store: Store, server: redis.Redis) -> None:
-    put_embedding(real_store, KEY)
-    server.delete(keys.metadata(KEY))
-    assert real_store.embeddings.lookup([KEY]) == [None]
     assert server.exists(keys.embedding(KEY)) == 0
+    assert real_store.embeddings.stats().nbytes == 0
 
 
 def test_a_completed_batch_is_one_round_trip(real_store: Store, server: redis.Redis) -> None:
@@ -137,7 +132,7 @@ def test_after_a_whole_life_only_bounded_keys_and_keys_with_an_end_are_left(
     assert all(name.startswith(keys.PREFIX) for name in names)
     assert leaked_keys(server) == []
     ends = {name: server.pttl(name) for name in names if server.pttl(name) > 0}
-    assert {keys.job(made), keys.embedding(KEY), keys.metadata(KEY), keys.flight(key_of(10))} <= set(ends)
+    assert {keys.job(made), keys.embedding(KEY), keys.flight(key_of(10))} <= set(ends)
     assert ends[keys.job(failed)] <= 3600_000 < ends[keys.job(waits)]
 
 

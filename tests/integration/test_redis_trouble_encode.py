@@ -90,12 +90,12 @@ def test_a_flight_that_was_forgotten_still_ends_in_its_result(
     line.wait_settled()
 
 
-def test_an_entry_that_lost_half_of_it_is_a_miss(line: EncodeLine, store_client: redis.Redis) -> None:
+def test_an_entry_that_was_lost_is_a_miss(line: EncodeLine, store_client: redis.Redis) -> None:
     messages = line.messages(2)
     line.publish(messages)
     line.wait_done(messages[0].job_id)
     lost, kept = (message.wanted.key for message in messages)
-    store_client.delete(keys.metadata(lost))
+    store_client.delete(keys.embedding(lost))
     found = line.store.embeddings.lookup([lost, kept])
     assert found[0] is None
     assert found[1] is not None

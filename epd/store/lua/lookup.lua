@@ -1,13 +1,47 @@
--- Reads index entries with their metadata and refreshes their last use.
--- KEYS: none by name. ARGV: embedding keys.
--- Reads EMB..key, META..key; writes LRU (members that are there only).
--- Returns entry, metadata, entry, metadata ... (false where missing).
+-- Reads index entries and refreshes their last use.
+-- KEYS: none by name. ARGV: tiers (1 or 2), 1 to count hits, lease in ms or 0, then embedding keys.
+-- Reads EMB..key and LRU_SIZES; writes LRU and LRU2 (members that are there only), PIN..key with a lease,
+-- CACHE_TOTALS, and WANTED_IN_L1 for what lies in L2 alone.
+-- Returns for each its entry (false where missing), 1 when it lies in L1, and its checksum when in L2, else ''.
 --@use clock
+--@use lru
+local tiers, counted, lease = tonumber(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[3])
 local now = now_ms()
-local found = {}
-for index, key in ipairs(ARGV) do
-  found[2 * index - 1] = redis.call('GET', EMB .. key)
-  found[2 * index] = redis.call('GET', META .. key)
+local found, wanted = {}, {}
+local hits_l1, hits_l2 = 0, 0
+
+for index = 4, #ARGV do
+  local key = ARGV[index]
+  local entry = redis.call('GET', EMB .. key)
   redis.call('ZADD', LRU, 'XX', now, key)
+  local in_l1, sum = 1, ''
+  if tiers == 2 then
+    local _
+    _, sum = size_of(key)
+    if sum ~= '' then
+      redis.call('ZADD', LRU2, 'XX', now, key)
+      if not redis.call('ZSCORE', LRU, key) then
+        in_l1 = 0
+        wanted[#wanted + 1] = key
+      end
+    end
+  end
+  if entry and lease > 0 then
+    redis.call('SET', PIN .. key, '1', 'PX', math.max(lease, redis.call('PTTL', PIN .. key)))
+  end
+  if entry then
+    hits_l1, hits_l2 = hits_l1 + in_l1, hits_l2 + 1 - in_l1
+  end
+  found[#found + 1], found[#found + 2], found[#found + 3] = entry, in_l1, sum
+end
+
+-- A wish is forgotten after a minute, and many at once are cut: a copy in L1 is only faster.
+if #wanted > 0 and redis.call('ZCARD', WANTED_IN_L1) < 1024 then
+  for _, key in ipairs(wanted) do redis.call('ZADD', WANTED_IN_L1, 'NX', now, key) end
+  redis.call('PEXPIRE', WANTED_IN_L1, 60000)
+end
+if counted then
+  count_event('hits_l1', hits_l1)
+  count_event('hits_l2', hits_l2)
 end
 return found

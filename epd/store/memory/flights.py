@@ -34,6 +34,7 @@ class MemoryFlights:
             if self._index.has(key):
                 return Claim.HIT
             flight = self._state.flights.setdefault(key, Flight())
+            self._state.cache_totals["misses"] += field not in flight.waiters
             flight.waiters[field] = waiter.message
             if flight.owner not in (None, field) and flight.lease_ends > now:
                 return Claim.WAITING

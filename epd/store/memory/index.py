@@ -1,61 +1,205 @@
-"""The byte-bounded index of embeddings in one process: what ``lua/lib_lru.lua`` is on the server.
-
-Callers hold the state's lock.
-"""
+"""The index of embeddings in one process: what ``lua/lib_lru.lua`` and its users are on the server."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 from epd.contracts.metadata import Entry
-from epd.store.memory.state import IndexEntry, MemoryState
+from epd.store.entry_text import entry_text, read_entry
+from epd.store.index import Demotion, Indexed, TierWork
+from epd.store.memory.state import IndexEntry, MemoryState, TierFile
+from epd.store.memory.tier_book import TierBook
+from epd.store.tier_limits import TierLimits
+from epd.store.values import CacheEvent, CachePage, CacheRow, CacheTotals, StoreStats, Tier, TierStats
 
 
 class MemoryIndex:
-    """Entries in the order of their last use."""
+    """``EmbeddingIndex`` over shared memory state, and what flights write to it."""
 
-    def __init__(self, state: MemoryState, *, limit: int, ttl: float) -> None:
-        """``limit`` is bytes over all entries, ``ttl`` the seconds that one lives."""
+    def __init__(self, state: MemoryState, limits: TierLimits, *, ttl: float) -> None:
+        """``ttl`` is the seconds that an entry lives."""
         self._state = state
-        self.limit = limit
+        self._book = TierBook(state)
+        self._limits = limits
         self._ttl = ttl
 
     def has(self, key: str) -> bool:
         """Whether the entry is there."""
-        return self.texts(key) is not None
-
-    def texts(self, key: str) -> IndexEntry | None:
-        """The entry as it was written, its last use refreshed."""
-        entry = self._state.entries.get(key)
-        if entry is None or entry.ends_at <= time.time():
-            return None
-        self._state.entries.move_to_end(key)
-        return entry
+        return self._book.has(key)
 
     def put(self, entry: Entry) -> None:
-        """Write an entry, or write it over."""
-        ends_at = time.time() + self._ttl
-        texts = IndexEntry(entry.ref.to_json(), entry.metadata.to_json(), entry.ref.nbytes, ends_at)
-        self._state.entries[entry.ref.key] = texts
-        self._state.entries.move_to_end(entry.ref.key)
+        """Write an entry, or write it over, its file in L1. Hold the lock."""
+        key, now = entry.ref.key, time.time()
+        file = TierFile(entry.ref.nbytes, now)
+        if any(self._book.of(tier).get(key, file).nbytes != file.nbytes for tier in Tier):
+            self._book.drop(key)
+        self._state.entries[key] = IndexEntry(entry_text(entry), now + self._ttl)
+        self._book.name(Tier.L1, key, file)
 
     def evict(self, spare: AbstractSet[str]) -> list[str]:
-        """Take the oldest out until within the limit; ``spare`` goes only when it alone is over it.
+        """Take the oldest out of L1 until within its limit; ``spare`` goes only when it alone is over it.
 
-        Pinned ones stay.
+        Pinned ones stay. Hold the lock.
         """
-        evicted: list[str] = []
-        for spare_turn in (False, True):
-            for key in [key for key in self._state.entries if (key in spare) is spare_turn]:
-                if self.nbytes <= self.limit:
-                    return evicted
-                if not self._state.is_pinned(key):
-                    del self._state.entries[key]
-                    evicted.append(key)
-        return evicted
+        out = self._book.walk(Tier.L1, self._limits.l1, lambda key: key not in spare)
+        out += self._book.walk(Tier.L1, self._limits.l1, lambda key: True)
+        self._state.cache_totals["evicted_l1"] += len(out)
+        return out
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all entries."""
-        return sum(entry.nbytes for entry in self._state.entries.values())
+    def read(self, keys: Sequence[str], *, counted: bool = False, lease: float = 0.0) -> list[Indexed]:
+        """What is known of keys."""
+        with self._state.lock:
+            found = [self._read(key) for key in keys]
+            if counted:
+                for one in found:
+                    self._state.cache_totals["hits_l1" if one.in_l1 else "hits_l2"] += one.text is not None
+            if lease:
+                self.pin(keys, lease)
+        return found
+
+    def remove(self, keys: Sequence[str]) -> tuple[int, list[str]]:
+        """Take entries out; how many there were, and those that a pin holds."""
+        with self._state.lock:
+            gone = [key for key in keys if self._book.drop(key)]
+            return len(gone), [key for key in gone if self._state.is_pinned(key)]
+
+    def leave(self, tier: Tier, keys: Sequence[str]) -> None:
+        """Files of a tier are of no use any more."""
+        with self._state.lock:
+            for key in keys:
+                self._book.leave(tier, key)
+
+    def pin(self, keys: Sequence[str], seconds: float) -> list[bool]:
+        """Keep embeddings from being evicted or swept for that long; False where there is none."""
+        now = time.time()
+        with self._state.lock:
+            self._state.pins = {key: until for key, until in self._state.pins.items() if until > now}
+            there = [self.has(key) for key in keys]
+            for key, is_there in zip(keys, there, strict=True):
+                if is_there:
+                    self._state.pins[key] = max(now + seconds, self._state.pins.get(key, 0.0))
+                    self._book.touch(key)
+        return there
+
+    def stats(self) -> StoreStats:
+        """Sizes and totals."""
+        with self._state.lock:
+            second = self._limits.l2
+            return StoreStats(
+                entries=len(self._book.of(Tier.L1)),
+                nbytes=self._book.nbytes(Tier.L1),
+                limit=self._limits.l1,
+                l2=None
+                if second is None
+                else TierStats(
+                    entries=len(self._book.of(Tier.L2)), nbytes=self._book.nbytes(Tier.L2), limit=second
+                ),
+                totals=CacheTotals(**self._state.cache_totals),
+            )
+
+    def unnamed(self, tier: Tier, keys: Sequence[str]) -> list[str]:
+        """Those of the keys that a tier does not name and no pin holds."""
+        with self._state.lock:
+            named = self._book.of(tier)
+            return [key for key in keys if key not in named and not self._state.is_pinned(key)]
+
+    def scan(self, cursor: str | None, limit: int) -> CachePage:
+        """The next entries in the order of their keys."""
+        with self._state.lock:
+            keys = sorted(key for key in self._state.entries if cursor is None or key > cursor)
+            rows = [self._row(key) for key in keys[:limit] if self.has(key)]
+        return CachePage(tuple(rows), keys[limit - 1] if len(keys) > limit else None)
+
+    def work(self, mover: str, *, lease: float, most: int) -> TierWork | None:
+        """What a mover should do next; None while another moves."""
+        now = time.time()
+        with self._state.lock:
+            holder, until = self._state.mover
+            if holder != mover and until > now:
+                return None
+            self._state.mover = (mover, now + lease)
+            return TierWork(self._promotions(most), *self._demotions(most))
+
+    def demoted(self, key: str, checksum: str) -> Demotion:
+        """A file was copied to L2."""
+        with self._state.lock:
+            first = self._book.of(Tier.L1).get(key)
+            if first is None or not self.has(key):
+                return Demotion(taken=False, left_l1=False)
+            self._state.cache_totals["demotions"] += key not in self._book.of(Tier.L2)
+            self._book.name(Tier.L2, key, TierFile(first.nbytes, first.used_at, checksum))
+            left = self._book.nbytes(Tier.L1) > self._limits.l1_target and not self._state.is_pinned(key)
+            if left:
+                self._book.leave(Tier.L1, key)
+                self._state.cache_totals["evicted_l1"] += 1
+            evicted = self._book.walk(Tier.L2, self._limits.l2 or 0, lambda _: True)
+            self._state.cache_totals["evicted_l2"] += len(evicted)
+            return Demotion(taken=True, left_l1=left, evicted=tuple(evicted))
+
+    def promoted(self, key: str) -> tuple[bool, list[str]]:
+        """A file was copied to L1."""
+        with self._state.lock:
+            second = self._book.of(Tier.L2).get(key)
+            taken = second is not None and self.has(key)
+            if second is not None and taken:
+                self._state.cache_totals["promotions"] += key not in self._book.of(Tier.L1)
+                self._book.name(Tier.L1, key, TierFile(second.nbytes, time.time()))
+            return taken, self.evict({key})
+
+    def count(self, event: CacheEvent, amount: int = 1) -> None:
+        """Add to the totals."""
+        with self._state.lock:
+            self._state.cache_totals[event.value] += amount
+
+    def _read(self, key: str) -> Indexed:
+        self._book.touch(key)
+        text = self._state.entries[key].text if self.has(key) else None
+        second = self._book.of(Tier.L2).get(key)
+        if self._limits.l2 is None or second is None:
+            return Indexed(text)
+        in_l1 = key in self._book.of(Tier.L1)
+        if not in_l1:
+            self._state.wanted_in_l1.setdefault(key)
+        return Indexed(text, in_l1, second.checksum)
+
+    def _promotions(self, most: int) -> tuple[tuple[str, str], ...]:
+        wanted = list(self._state.wanted_in_l1)[:most]
+        for key in wanted:
+            del self._state.wanted_in_l1[key]
+        first, second = self._book.of(Tier.L1), self._book.of(Tier.L2)
+        return tuple(
+            (key, second[key].checksum)
+            for key in wanted
+            if key in second and key not in first and self.has(key)
+        )
+
+    def _demotions(self, most: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What to copy to L2, and what left L1 at once: L2 has it too, or it is over."""
+        demote: list[str] = []
+        planned = 0
+
+        def take(key: str) -> bool:
+            nonlocal planned
+            room = self._book.nbytes(Tier.L1) - planned <= self._limits.l1_target
+            if len(demote) >= most or room or self._state.is_pinned(key):
+                return False
+            if key in self._book.of(Tier.L2) or not self.has(key):
+                return True
+            demote.append(key)
+            planned += self._book.of(Tier.L1)[key].nbytes
+            return False
+
+        left = self._book.walk(Tier.L1, self._limits.l1_target, take)
+        self._state.cache_totals["evicted_l1"] += len(left)
+        return tuple(demote), tuple(left)
+
+    def _row(self, key: str) -> CacheRow:
+        files = {tier: file for tier in Tier if (file := self._book.of(tier).get(key)) is not None}
+        return CacheRow(
+            entry=read_entry(key, self._state.entries[key].text),
+            tiers=tuple(files),
+            used_at=max((file.used_at for file in files.values()), default=0.0),
+            pinned=self._state.is_pinned(key),
+        )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from epd.contracts.job import JobRecord, Notice, PartRecord, Priority
+from epd.store.values import Tier
 
 #: Notices kept for a watcher between two calls of ``listen``; older ones are dropped.
 MAX_NOTICES = 10_000
@@ -26,12 +27,19 @@ class JobState:
 
 @dataclass(slots=True)
 class IndexEntry:
-    """An index entry as JSON texts, as the server holds it. ``nbytes`` is the tensor's size."""
+    """An index entry as text, as the server holds it, and when it ends (Unix seconds)."""
 
-    ref: str
-    metadata: str
-    nbytes: int
+    text: str
     ends_at: float
+
+
+@dataclass(slots=True)
+class TierFile:
+    """A file that a tier names: its size, when it was used last (Unix seconds), and its checksum in L2."""
+
+    nbytes: int
+    used_at: float
+    checksum: str = ""
 
 
 @dataclass(slots=True)
@@ -63,7 +71,11 @@ class MemoryState:
         self.lock = threading.RLock()
         self.published = threading.Condition(self.lock)
         self.jobs: dict[str, JobState] = {}
-        self.entries: OrderedDict[str, IndexEntry] = OrderedDict()
+        self.entries: dict[str, IndexEntry] = {}
+        self.tiers: dict[Tier, dict[str, TierFile]] = {tier: {} for tier in Tier}
+        self.wanted_in_l1: dict[str, None] = {}
+        self.mover: tuple[str, float] = ("", 0.0)
+        self.cache_totals: Counter[str] = Counter()
         self.flights: dict[str, Flight] = {}
         self.pins: dict[str, float] = {}
         self.loads: dict[str, HeldLoad] = {}

@@ -14,14 +14,13 @@ from epd.store import keys as names
 from epd.store.base import Claim, Companion, Completed, Waiter
 from epd.store.clock import milliseconds
 from epd.store.embedding_folder import EmbeddingFolder
+from epd.store.entry_text import entry_text
 from epd.store.redis.connection import Argument, Command, Connection
+from epd.store.redis.index import RedisIndex
 from epd.store.redis.portions import portions
 from epd.store.redis.scripts import Script
 
 logger = logging.getLogger(__name__)
-
-#: Entries that one call takes out at most, so that a script stays short.
-MAX_EVICTED = 1000
 
 #: Companions that one landing gives at most.
 MAX_COMPANIONS = 128
@@ -33,20 +32,20 @@ class RedisFlights:
     def __init__(
         self,
         connection: Connection,
+        index: RedisIndex,
         folder: EmbeddingFolder,
         *,
         lease: float,
         job_ttl: float,
         embedding_ttl: float,
-        embedding_bytes: int,
     ) -> None:
-        """Times are seconds; ``embedding_bytes`` is the limit of the index over all embeddings."""
+        """Times are seconds; ``index`` holds the byte bound of the files in ``folder``."""
         self._connection = connection
+        self._index = index
         self._folder = folder
         self._lease_ms = milliseconds(lease)
         self._job_ttl_ms = milliseconds(job_ttl)
         self._embedding_ttl_ms = milliseconds(embedding_ttl)
-        self._embedding_bytes = embedding_bytes
 
     def claim(self, key: str, waiter: Waiter) -> Claim:
         """Ask for an embedding; the same waiter may claim again."""
@@ -62,9 +61,7 @@ class RedisFlights:
         if not batch:
             return []
         commands = [self._completion(portion) for portion in portions(batch)]
-        written = [item.entry.ref.key for item in batch]
-        evict: Command = (self._embedding_bytes, MAX_EVICTED, *written)
-        commands.append(self._connection.script_command(Script.EVICT, [], evict))
+        commands.append(self._index.eviction([item.entry.ref.key for item in batch]))
         *finished, evicted = self._connection.pipe(commands)
         self._delete_files(evicted)
         return [int(count) for count in chain.from_iterable(finished)]
@@ -86,7 +83,7 @@ class RedisFlights:
 
     def land(self, key: str, job_id: str, part: PartId, served: Sequence[Companion]) -> list[Companion]:
         """Take the served out; those that are left, or the end of the flight."""
-        args = (key, job_id, str(part), MAX_COMPANIONS, *(one.name for one in served))
+        args: Command = (key, job_id, str(part), MAX_COMPANIONS, *(one.name for one in served))
         left = self._connection.run(Script.LAND, [], args)
         return [Companion(name, message) for name, message in zip(left[::2], left[1::2], strict=True)]
 
@@ -104,14 +101,14 @@ class RedisFlights:
         for key in evicted:
             self._folder.remove(key)
         if evicted:
-            logger.info("evicted %s embeddings", len(evicted))
+            logger.info("evicted %s embeddings from L1", len(evicted))
 
 
 def _completion_fields(item: Completed) -> tuple[Argument, ...]:
     """What ``complete.lua`` takes of one embedding."""
     ref, metadata = item.entry.ref.to_json(), item.entry.metadata.to_json()
     return (
-        item.entry.ref.key, ref, metadata, item.entry.ref.nbytes,
+        item.entry.ref.key, entry_text(item.entry), item.entry.ref.nbytes,
         item.job_id, str(item.part), done_text(ref, metadata, item.timings), done_text(ref, metadata, {}),
     )  # fmt: skip
 

@@ -27,6 +27,10 @@ class Script(StrEnum):
     REMOVE = "remove"
     PIN = "pin"
     EVICT = "evict"
+    LEAVE = "leave"
+    TIER_WORK = "tier_work"
+    DEMOTED = "demoted"
+    PROMOTED = "promoted"
     CLAIM = "claim"
     EXTEND = "extend"
     COMPLETE = "complete"
@@ -78,7 +82,6 @@ def _key_names() -> str:
     names = {
         "JOB": keys.JOB_PREFIX,
         "EMB": keys.EMBEDDING_PREFIX,
-        "META": keys.METADATA_PREFIX,
         "PIN": keys.PIN_PREFIX,
         "EVENTS": keys.EVENTS_PREFIX,
         "FLIGHT": keys.FLIGHT_PREFIX,
@@ -86,6 +89,11 @@ def _key_names() -> str:
         "LRU": keys.LRU,
         "LRU_BYTES": keys.LRU_BYTES,
         "LRU_SIZES": keys.LRU_SIZES,
+        "LRU2": keys.LRU2,
+        "LRU2_BYTES": keys.LRU2_BYTES,
+        "WANTED_IN_L1": keys.WANTED_IN_L1,
+        "MOVER": keys.MOVER,
+        "CACHE_TOTALS": keys.CACHE_TOTALS,
         "FLIGHTS": keys.FLIGHTS,
         "LOAD": keys.LOAD,
         "LOAD_JOBS": keys.LOAD_JOBS,

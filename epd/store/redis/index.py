@@ -1,0 +1,123 @@
+"""The index of embeddings on a server: one script a change (``lua/lib_lru.lua`` and its users)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from epd.store import keys as names
+from epd.store.clock import milliseconds
+from epd.store.index import Demotion, Indexed, TierWork
+from epd.store.redis.connection import Argument, Command, Connection
+from epd.store.redis.index_rows import read_rows
+from epd.store.redis.scripts import Script
+from epd.store.tier_limits import MAX_WALK, TierLimits
+from epd.store.values import CacheEvent, CachePage, CacheTotals, StoreStats, Tier, TierStats
+
+_LRU = {Tier.L1: names.LRU, Tier.L2: names.LRU2}
+
+
+class RedisIndex:
+    """``EmbeddingIndex`` on a server."""
+
+    def __init__(self, connection: Connection, limits: TierLimits) -> None:
+        """All processes on a server have the same limits."""
+        self._connection = connection
+        self._limits = limits
+
+    def read(self, keys: Sequence[str], *, counted: bool = False, lease: float = 0.0) -> list[Indexed]:
+        """What is known of keys, in one round trip."""
+        options: list[Argument] = [self._limits.tiers, int(counted), milliseconds(lease) if lease else 0]
+        answers = self._connection.run(Script.LOOKUP, [], [*options, *keys])
+        rows = zip(answers[::3], answers[1::3], answers[2::3], strict=True)
+        return [Indexed(text, bool(in_l1), checksum) for text, in_l1, checksum in rows]
+
+    def remove(self, keys: Sequence[str]) -> tuple[int, list[str]]:
+        """Take entries out; how many there were, and those that a pin holds."""
+        if not keys:
+            return 0, []
+        answers = self._connection.run(Script.REMOVE, [], keys)
+        pinned = [key for key, answer in zip(keys, answers, strict=True) if answer == 2]
+        return sum(answer > 0 for answer in answers), pinned
+
+    def leave(self, tier: Tier, keys: Sequence[str]) -> None:
+        """Files of a tier are of no use any more."""
+        self._connection.run(Script.LEAVE, [], (2 if tier is Tier.L2 else 1, *keys))
+
+    def pin(self, keys: Sequence[str], seconds: float) -> list[bool]:
+        """Keep embeddings from being evicted or swept for that long; False where there is none."""
+        pinned = self._connection.run(Script.PIN, [], (milliseconds(seconds), *keys))
+        return [bool(there) for there in pinned]
+
+    def stats(self) -> StoreStats:
+        """Sizes and totals, in one round trip."""
+        commands: list[Command] = [("ZCARD", names.LRU), ("GET", names.LRU_BYTES)]
+        commands += [("ZCARD", names.LRU2), ("GET", names.LRU2_BYTES), ("HGETALL", names.CACHE_TOTALS)]
+        entries, nbytes, l2_entries, l2_nbytes, totals = self._connection.pipe(commands)
+        second = self._limits.l2
+        return StoreStats(
+            entries=entries,
+            nbytes=int(nbytes or 0),
+            limit=self._limits.l1,
+            l2=None
+            if second is None
+            else TierStats(entries=l2_entries, nbytes=int(l2_nbytes or 0), limit=second),
+            totals=_totals(totals),
+        )
+
+    def unnamed(self, tier: Tier, keys: Sequence[str]) -> list[str]:
+        """Those of the keys that a tier does not name and no pin holds."""
+        if not keys:
+            return []
+        scores, pins = self._connection.pipe(
+            [("ZMSCORE", _LRU[tier], *keys), ("MGET", *(names.pin(key) for key in keys))]
+        )
+        rows = zip(keys, scores, pins, strict=True)
+        return [key for key, score, pin in rows if score is None and pin is None]
+
+    def scan(self, cursor: str | None, limit: int) -> CachePage:
+        """About so many entries. A server gives small indexes whole."""
+        step = self._connection.call("HSCAN", names.LRU_SIZES, cursor or "0", "COUNT", limit)
+        following, fields = str(step[0]), step[1]
+        keys = list(fields if isinstance(fields, dict) else fields[::2])
+        rows = read_rows(self._connection, keys) if keys else ()
+        return CachePage(rows, None if following == "0" else following)
+
+    def work(self, mover: str, *, lease: float, most: int) -> TierWork | None:
+        """What a mover should do next; None while another moves."""
+        arguments = (mover, milliseconds(lease), self._limits.l1_target, most)
+        answer = self._connection.run(Script.TIER_WORK, [], arguments)
+        if not answer:
+            return None
+        promote, demote, left = answer
+        pairs = zip(promote[::2], promote[1::2], strict=True)
+        return TierWork(tuple(pairs), tuple(demote), tuple(left))
+
+    def demoted(self, key: str, checksum: str) -> Demotion:
+        """A file was copied to L2."""
+        arguments = (key, checksum, self._limits.l1_target, self._limits.l2 or 0, MAX_WALK)
+        state, *evicted = self._connection.run(Script.DEMOTED, [], arguments)
+        return Demotion(taken=state > 0, left_l1=state == 2, evicted=tuple(evicted))
+
+    def promoted(self, key: str) -> tuple[bool, list[str]]:
+        """A file was copied to L1; what is used least leaves it for that."""
+        taken, evicted = self._connection.pipe(
+            [self._connection.script_command(Script.PROMOTED, [], (key,)), self.eviction([key])]
+        )
+        return bool(taken), list(evicted)
+
+    def count(self, event: CacheEvent, amount: int = 1) -> None:
+        """Add to the totals."""
+        self._connection.call("HINCRBY", names.CACHE_TOTALS, event.value, amount)
+
+    def eviction(self, spare: Sequence[str]) -> Command:
+        """The command that holds the limit of L1; it answers with the keys whose files may go."""
+        return self._connection.script_command(Script.EVICT, [], (self._limits.l1, MAX_WALK, *spare))
+
+
+def _totals(fields: Any) -> CacheTotals:
+    """Totals; a server may give a hash as a list, and a later version of the code may count more."""
+    if isinstance(fields, list):
+        fields = dict(zip(fields[::2], fields[1::2], strict=True))
+    known = {name: int(value) for name, value in fields.items() if name in CacheTotals.model_fields}
+    return CacheTotals(**known)

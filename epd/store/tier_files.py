@@ -1,0 +1,135 @@
+"""The files of both tiers: where an embedding lies, whether it is right, and how it is opened."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from epd.contracts.errors import NotFound, SettingsError
+from epd.contracts.metadata import EmbeddingRef
+from epd.store.embedding_file import EmbeddingFile, read_header
+from epd.store.embedding_folder import EmbeddingFolder
+from epd.store.file_digest import checksum_of
+from epd.store.index import Indexed
+from epd.store.values import Tier
+
+logger = logging.getLogger(__name__)
+
+
+class TierFiles:
+    """L1, and L2 where there is one."""
+
+    def __init__(self, l1: EmbeddingFolder, l2: EmbeddingFolder | None = None) -> None:
+        """Folders that all processes share."""
+        self.l1 = l1
+        self.l2 = l2
+
+    @property
+    def tiers(self) -> int:
+        """How many there are."""
+        return 1 if self.l2 is None else 2
+
+    def path(self, key: str) -> Path:
+        """Where an embedding lies; in L1 when it lies nowhere. Raises ``NotFound`` for what is no key."""
+        first = self.l1.path(key)
+        if self.l2 is None or first.exists():
+            return first
+        second = self.l2.path(key)
+        return second if second.exists() else first
+
+    def open(self, key: str) -> tuple[EmbeddingFile, BinaryIO]:
+        """An embedding's file, held open, and what its header says; L1 first.
+
+        A file may move while it is looked for, so L1 is looked at once more after L2.
+
+        Raises:
+            NotFound: it lies nowhere, or is damaged.
+        """
+        folders = (self.l1,) if self.l2 is None else (self.l1, self.l2, self.l1)
+        for folder in folders:
+            with suppress(FileNotFoundError):
+                return _opened(folder.path(key))
+        raise NotFound("the embedding was evicted")
+
+    def check(self, ref: EmbeddingRef, indexed: Indexed) -> bool:
+        """False when the index names a file in L1 that is not right, while the one in L2 is.
+
+        Raises:
+            NotFound: no file is right.
+        """
+        trouble = NotFound("the index names no file")
+        if indexed.in_l1:
+            try:
+                self.l1.check(ref)
+                return True
+            except NotFound as error:
+                trouble = error
+        if self.l2 is None or not indexed.checksum:
+            raise trouble
+        _check_whole(self.l2, ref, indexed.checksum)
+        return not indexed.in_l1
+
+    def remove(self, key: str) -> int:
+        """Delete an embedding's files; how many there were. A reader that has one open keeps it."""
+        return sum(folder.remove(key) for folder in self._folders())
+
+    def exists(self, key: str) -> bool:
+        """Whether any tier has a file of that key, right or not."""
+        return any(folder.path(key).exists() for folder in self._folders())
+
+    def untouched(self, tier: Tier, older_than: float) -> list[str]:
+        """As ``EmbeddingFolder.untouched``, of one tier."""
+        folder = self.folder(tier)
+        return [] if folder is None else folder.untouched(older_than)
+
+    def folder(self, tier: Tier) -> EmbeddingFolder | None:
+        """The folder of a tier, None where there is none."""
+        return self.l1 if tier is Tier.L1 else self.l2
+
+    def _folders(self) -> list[EmbeddingFolder]:
+        return [self.l1] if self.l2 is None else [self.l1, self.l2]
+
+
+def _opened(path: Path) -> tuple[EmbeddingFile, BinaryIO]:
+    """A file and its header; raises ``FileNotFoundError`` when it is not there, ``NotFound`` when damaged."""
+    with ExitStack() as closing:
+        try:
+            file = closing.enter_context(path.open("rb"))
+            stored = read_header(path, file)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise NotFound(f"embedding file: {error.strerror}") from error
+        closing.pop_all()
+        return stored, file
+
+
+def _check_whole(folder: EmbeddingFolder, ref: EmbeddingRef, checksum: str) -> None:
+    """A file of L2 has to be the one that was copied there, bit by bit."""
+    try:
+        with folder.path(ref.key).open("rb", buffering=0) as file:
+            found = checksum_of(file)
+    except OSError as error:
+        raise NotFound(f"embedding file in L2: {error.strerror}") from error
+    if found != checksum:
+        raise NotFound("embedding file in L2 is not what was written")
+    folder.check(ref)
+
+
+def writable_folder(path: Path) -> EmbeddingFolder:
+    """The folder of the second tier, made where it is not there.
+
+    Raises:
+        SettingsError: it cannot be made or written to.
+    """
+    probe = path / f".epd-{os.urandom(8).hex()}"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise SettingsError(f"EPD_L2_DIR={str(path)!r} cannot be written: {error.strerror}") from error
+    return EmbeddingFolder(path)
