@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("epd", "tasks", "workers", "gpu_worker", "api", "demo", "bench")
+PACKAGES = ("epd", "tasks", "workers", "gpu_worker", "api", "demo", "bench", "examples")
 CODE_ENDINGS = {".py", ".lua", ".sh", ".html", ".css", ".js"}
 
 

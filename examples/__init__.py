@@ -1,0 +1,1 @@
+"""Examples for people who put epd before an engine of their own."""

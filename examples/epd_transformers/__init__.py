@@ -1,0 +1,1 @@
+"""Encode-Prefill-Decode in three processes: epd encodes, transformers prefills and decodes."""

@@ -1,0 +1,37 @@
+"""``python -m examples.epd_transformers``: epd, Prefill and Decode against transformers in one process."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import transformers
+
+from demo.weights.ensure import ensure_weights
+from examples.epd_transformers.proof.run import prove
+
+MODELS = Path(".epd/models")
+
+
+def main() -> int:
+    """0 when every case gave the tokens of ``generate()``, cold and from cache."""
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    weights = ensure_weights(MODELS, say=print)["whisper-tiny.en"]
+    equal = []
+    with tempfile.TemporaryDirectory(prefix="epd-example-") as folder:
+        for proof in prove(Path(folder), weights):
+            equal.append(proof.is_equal)
+            case, tokens = proof.case, sum(map(len, proof.cold))
+            print(f"{case.model:10} {case.name:16} {tokens:3} tokens, equal: {str(proof.is_equal).lower()}")
+            for sound, text in zip(case.sounds, proof.texts[-len(case.sounds) :], strict=False):
+                print(f"{'':10} heard in {sound.name}: {text}")
+    print(f"tokens equal: {str(all(equal)).lower()}")
+    return 0 if all(equal) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""A Prefill and a Decode process, and the lines to them: the part of a router between users and engines."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+#: Seconds until an engine has loaded its checkpoints, and until it has ended.
+LOADING, ENDING = 120.0, 10.0
+
+Answer = dict[str, Any]
+
+
+class EngineFailed(Exception):
+    """An engine process ended, or says that a request went wrong."""
+
+
+class Engine:
+    """One engine process: ``module`` is ``prefill`` or ``decode``. Requests may be open at once."""
+
+    def __init__(self, module: str, *, epd: str, kv: Path, checkpoints: Mapping[str, Path]) -> None:
+        names = [f"{name}={folder}" for name, folder in checkpoints.items()]
+        command = [sys.executable, "-m", f"examples.epd_transformers.{module}", "--epd", epd, "--kv", str(kv)]
+        self._process = subprocess.Popen(
+            [*command, *names], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._name = module
+        self._lock = threading.Lock()
+        self._open: dict[str | None, Future[Answer]] = {None: Future()}
+        self._ready = self._open[None]
+        threading.Thread(target=self._read, name=module, daemon=True).start()
+
+    def wait_ready(self) -> None:
+        """Raises ``EngineFailed`` when the process ends before it is ready."""
+        self._ready.result(LOADING)
+
+    def ask(self, request: Mapping[str, Any]) -> Future[Answer]:
+        """Send a request; its answer comes, or ``EngineFailed``."""
+        answer: Future[Answer] = Future()
+        with self._lock:
+            self._open[request["request_id"]] = answer
+            if self._process.stdin is None or self._process.poll() is not None:
+                raise EngineFailed(f"{self._name} has ended")
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        return answer
+
+    def _read(self) -> None:
+        for line in self._process.stdout or ():
+            said = json.loads(line)
+            with self._lock:
+                answer = self._open.pop(said["request_id"])
+            if "error" in said:
+                answer.set_exception(EngineFailed(f"{self._name}: {said['error']}"))
+            else:
+                answer.set_result(said)
+        with self._lock:
+            for answer in self._open.values():
+                answer.set_exception(EngineFailed(f"{self._name} has ended"))
+            self._open.clear()
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(ENDING)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class EnginePair:
+    """Prefill and Decode with the same checkpoints, by the names of their encoders in epd.toml."""
+
+    def __init__(self, *, epd: str, kv: Path, checkpoints: Mapping[str, Path]) -> None:
+        self._engines = [
+            Engine(module, epd=epd, kv=kv, checkpoints=checkpoints) for module in ("prefill", "decode")
+        ]
+
+    def __enter__(self) -> EnginePair:
+        try:
+            for engine in self._engines:
+                engine.wait_ready()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def ask(self, request: Mapping[str, Any]) -> tuple[Future[Answer], Future[Answer]]:
+        """Send a request to both at once: whichever comes first waits for the other."""
+        prefill, decode = self._engines
+        second = decode.ask({"request_id": request["request_id"]})
+        return prefill.ask(request), second
+
+    def close(self) -> None:
+        """End both."""
+        for engine in self._engines:
+            engine.close()

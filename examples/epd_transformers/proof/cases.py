@@ -1,0 +1,55 @@
+"""What is asked of both sides: every kind of medium, and files that no other case of the same model has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MEDIA = Path(__file__).parents[2] / "media"
+SPEECH = "whisper"
+VISION = ("qwen2_5_vl", "qwen3_vl")
+#: Tokens of an answer; a sentence of the sample speech has less than 30.
+LIMIT = 32
+
+
+@dataclass(frozen=True)
+class Case:
+    """A prompt for a model: text and media, as ``prefill`` takes it. ``sounds`` are heard beside it."""
+
+    name: str
+    model: str
+    parts: tuple[str | dict[str, Any], ...]
+    sounds: tuple[Path, ...] = ()
+
+    def request(self, run: str) -> dict[str, Any]:
+        """The request of this case; ``run`` tells its runs apart."""
+        words = f"{self.model}-{self.name}-{run}".replace(" ", "-")
+        return {"request_id": words, "model": self.model, "parts": self.parts, "limit": LIMIT}
+
+
+def all_cases() -> list[Case]:
+    """In an order in which each first run is cold."""
+    return [_speech(), *(case for model in VISION for case in _vision(model))]
+
+
+def _speech() -> Case:
+    return Case("speech", SPEECH, (_part("audio", "speech.ogg"),), (MEDIA / "speech.ogg",))
+
+
+def _vision(model: str) -> list[Case]:
+    clip = "launch.mp4"
+    # Another rate gives other frames, so that no case finds another's embedding.
+    slow, slower = (_part("video", clip, audio_track="none", fps=fps) for fps in (1.5, 1.0))
+    three = [_part("image", f"{name}.jpg") for name in ("coffee", "rocket", "astronaut")]
+    return [
+        Case("image", model, ("What is this? ", _part("image", "cat.jpg"), " It is ")),
+        Case("several images", model, ("Compare ", *three[:2], " with ", three[2], ". ")),
+        Case("video", model, ("Describe ", slow, ". ")),
+        Case("video with sound", model, ("Retell ", _part("video", clip), ". "), (MEDIA / clip,)),
+        Case("image and video", model, (_part("image", "query.jpg"), " or ", slower, "? ")),
+    ]
+
+
+def _part(type_: str, name: str, **options: object) -> dict[str, Any]:
+    return {"type": type_, "path": str(MEDIA / name), **({"options": options} if options else {})}

@@ -1,0 +1,106 @@
+"""Runs every case through the three processes, cold and from cache, and through transformers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+from epd.cli.parts import StackOptions
+from epd.cli.stack import Stack
+from examples.epd_transformers.pair import Answer, EnginePair
+from examples.epd_transformers.proof.cases import LIMIT, SPEECH, VISION, Case, all_cases
+from examples.epd_transformers.proof.checkpoints import make_qwen2_5_vl, make_qwen3_vl
+from examples.epd_transformers.proof.colocated import ColocatedQwen, ColocatedWhisper, Generated
+
+#: Seconds for one answer.
+PATIENCE = 120.0
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What came of a case. ``cold`` and ``again`` are tokens of each sequence; ``texts`` what they say."""
+
+    case: Case
+    expected: tuple[Generated, ...]
+    cold: list[list[int]]
+    again: list[list[int]]
+    cached: tuple[list[bool], list[bool]]
+    texts: list[str]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether both runs gave ``generate()``'s tokens."""
+        wanted = [one.tokens for one in self.expected]
+        return self.cold == wanted and self.again == wanted
+
+    @property
+    def was_cold_first(self) -> bool:
+        """Whether the first run had nothing from the cache, and the second all."""
+        first, second = self.cached
+        return not any(first) and all(second)
+
+
+def prove(folder: Path, weights: Path) -> Iterator[Proof]:
+    """Start the processes, and run the cases one by one. ``weights`` is the folder of whisper-tiny.en."""
+    checkpoints = {SPEECH: weights, **{model: folder / model for model in VISION}}
+    for make, model in zip((make_qwen2_5_vl, make_qwen3_vl), VISION, strict=True):
+        make(checkpoints[model])
+    expected = _Expected(checkpoints)
+    options = StackOptions(
+        config=_write_config(folder, checkpoints), data_dir=folder / "stack", fetch_threads=4
+    )
+    with Stack(options) as stack:
+        stack.wait_ready()
+        kv = stack.media_dir / "kv"  # in shared memory; goes with the stack
+        kv.mkdir()
+        with EnginePair(epd=stack.api_url, kv=kv, checkpoints=checkpoints) as pair:
+            for case in all_cases():
+                yield _prove(case, pair, expected)
+
+
+def _prove(case: Case, pair: EnginePair, expected: Callable[[Case], tuple[Generated, ...]]) -> Proof:
+    (first, cold), (second, again) = (_answers(pair.ask(case.request(run))) for run in ("cold", "again"))
+    return Proof(
+        case=case,
+        expected=expected(case),
+        cold=cold["tokens"],
+        again=again["tokens"],
+        cached=(first["cached"], second["cached"]),
+        texts=again["texts"],
+    )
+
+
+def _answers(both: tuple[Future[Answer], Future[Answer]]) -> tuple[Answer, Answer]:
+    prefill, decode = both
+    return prefill.result(PATIENCE), decode.result(PATIENCE)
+
+
+class _Expected:
+    """transformers' own answers; models are loaded once."""
+
+    def __init__(self, checkpoints: dict[str, Path]) -> None:
+        self._qwens = {model: ColocatedQwen(checkpoints[model]) for model in VISION}
+        self._whisper = ColocatedWhisper(checkpoints[SPEECH])
+
+    def __call__(self, case: Case) -> tuple[Generated, ...]:
+        seen = [self._qwens[case.model].generate(case.parts, LIMIT)] if case.model in VISION else []
+        return (*seen, *(self._whisper.generate(sound, LIMIT) for sound in case.sounds))
+
+
+def _write_config(folder: Path, checkpoints: dict[str, Path]) -> Path:
+    """An epd.toml with an encoder for each checkpoint, and a model of the same name."""
+    lines = [f'default_model = "{SPEECH}"']
+    for name, path in checkpoints.items():
+        lines += [
+            f"[encoders.{name}]",
+            f'family = "{name}"',
+            f'path = "{path.resolve()}"',
+            'dtype = "float32"',
+        ]
+        lines += [f"[models.{name}]", f'audio = "{SPEECH}"']
+        lines += [f'{type_} = "{name}"' for type_ in ("image", "video") if name in VISION]
+    config = folder / "epd.toml"
+    config.write_text("\n".join(lines), "utf-8")
+    return config

@@ -1,0 +1,75 @@
+"""The language model of Qwen2.5-VL or Qwen3-VL, fed with epd's embeddings instead of pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForImageTextToText, AutoTokenizer
+from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
+
+from epd.contracts.metadata import Metadata
+from examples.epd_transformers.qwen_prompt import TYPES, Prompt, model_inputs
+from examples.epd_transformers.sequence import Begun, Part, Tensors, cache_of, cache_tensors
+
+
+class QwenLanguage:
+    """A Qwen-VL checkpoint without its vision tower."""
+
+    def __init__(self, folder: Path) -> None:
+        self._model: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+        del self._model.model.visual  # what it would make of pixels comes from epd
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        self._family: str = self._model.config.model_type
+
+    @torch.inference_mode()
+    def begin(self, parts: Sequence[Part], rows: Sequence[Tensor]) -> Begun:
+        """Prefill up to the first token; transformers puts the rows in place and counts the positions."""
+        prompt = Prompt(self._tokenizer, parts, family=self._family)
+        media = [part for part in parts if isinstance(part, Metadata)]
+        out = self._model(
+            **model_inputs(prompt, media, family=self._family),
+            mm_encoder_outputs=self._encoded(media, rows),
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return Begun(
+            token=int(out.logits[0, -1].argmax()),
+            cache=cache_tensors(out.cache),
+            prompt_tokens=len(prompt.ids),
+            runs=tuple(prompt.runs),
+            delta=int(self._model.model.rope_deltas),
+        )
+
+    def _encoded(self, media: Sequence[Metadata], rows: Sequence[Tensor]) -> dict[str, Any]:
+        """The rows by type, as the vision tower would have handed them over: deepstack levels apart."""
+        width = self._model.config.text_config.hidden_size
+        encoded = {}
+        for type_ in TYPES:
+            mine = [row for row, medium in zip(rows, media, strict=True) if medium.modality == type_]
+            if mine:
+                apart: Any = zip(*(row.split(width, dim=1) for row in mine), strict=True)
+                merged, *levels = apart
+                encoded[str(type_)] = BaseModelOutputWithDeepstackFeatures(
+                    pooler_output=merged, deepstack_features=levels
+                )
+        return encoded
+
+    @torch.inference_mode()
+    def go_on(self, token: int, cache: Tensors, *, delta: int, limit: int) -> list[int]:
+        """Decode token after token: the cache and ``delta`` are all that is needed of the media."""
+        past, tokens, end = cache_of(cache), [token], self._model.generation_config.eos_token_id
+        while len(tokens) < limit and tokens[-1] != end:
+            position = torch.full((3, 1, 1), past.get_seq_length() + delta)
+            ids = torch.tensor([tokens[-1:]])
+            out = self._model(input_ids=ids, position_ids=position, cache=past, use_cache=True)
+            tokens.append(int(out.logits[0, -1].argmax()))
+        return tokens
+
+    def text(self, tokens: list[int]) -> str:
+        """What the tokens say, special ones left out."""
+        text: str = self._tokenizer.decode(tokens, skip_special_tokens=True)
+        return text.strip()
