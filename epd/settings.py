@@ -62,6 +62,7 @@ class Settings(BaseSettings):
     job_deadline: float = Field(default=600, gt=0)
     max_deadline: float = Field(default=3600, gt=0)
     job_ttl: float = Field(default=3600, gt=0)
+    handoff_ttl: float = Field(default=600, gt=0)
     flight_lease: float = Field(default=60, gt=0)
     chunk_items: int = Field(default=4, ge=1, le=64)
     max_items: int = Field(default=256, ge=1)

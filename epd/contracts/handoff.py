@@ -169,3 +169,8 @@ class Slice(Wire):
         if self.stop is not None and self.stop <= self.start:
             raise ValueError(f"rows {self.start}:{self.stop} are none")
         return self
+
+
+def handoff_topic(request_id: str) -> str:
+    """The name under which the coming of a handoff is announced, beside the ids of jobs."""
+    return f"handoff:{request_id}"

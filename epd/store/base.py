@@ -17,6 +17,7 @@ from epd.contracts.errors import EpdError
 from epd.contracts.job import JobRecord, JobView, Notice, PartId, PartRecord, Priority, Stage
 from epd.store.blobs import Blobs
 from epd.store.cache import Embeddings
+from epd.store.handoffs import Handoffs
 from epd.store.values import (
     BlobKind,
     Claim,
@@ -40,6 +41,7 @@ __all__ = [
     "Completed",
     "Embeddings",
     "Flights",
+    "Handoffs",
     "Heartbeat",
     "Heartbeats",
     "InlineHolder",
@@ -225,6 +227,7 @@ class Store:
     flights: Flights
     jobs: Jobs
     admissions: Admissions
+    handoffs: Handoffs
     blobs: Blobs
     cards: Cards
     sources: Sources

@@ -23,7 +23,8 @@ epd:media:{media id}      string  media_ttl                       api upload
 epd:encoder:{name}        string  one an encoder of the config    GPU worker
 epd:worker:{name}         string  heartbeat_ttl                   each worker
 epd:workers               set     2 * heartbeat_ttl, renewed      each worker; pruned on read too
-epd:handoff:{request}     (reserved for the Decode handoff)
+epd:handoff:{request}     list    handoff_ttl                     Prefill puts through an api process
+epd:handoff_wait:{request} set    seconds, 32 members             api processes that wait for one
 epd:events:{watcher}      channel                                 workers publish, an api process listens
 """
 
@@ -51,6 +52,8 @@ PIN_PREFIX = "epd:pin:"
 EVENTS_PREFIX = "epd:events:"
 FLIGHT_PREFIX = "epd:flight:"
 WAITERS_SUFFIX = ":waiters"
+HANDOFF_PREFIX = "epd:handoff:"
+HANDOFF_WAIT_PREFIX = "epd:handoff_wait:"
 
 
 def job(job_id: str) -> str:
@@ -76,6 +79,16 @@ def flight(key: str) -> str:
 def waiters(key: str) -> str:
     """Who waits for a flight."""
     return f"{FLIGHT_PREFIX}{key}{WAITERS_SUFFIX}"
+
+
+def handoff(request_id: str) -> str:
+    """What Prefill put for Decode."""
+    return f"{HANDOFF_PREFIX}{request_id}"
+
+
+def handoff_waiting(request_id: str) -> str:
+    """Who is told when that comes. Request ids may hold colons, so this is no suffix of the other."""
+    return f"{HANDOFF_WAIT_PREFIX}{request_id}"
 
 
 def source(source_key: str) -> str:

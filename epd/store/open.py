@@ -9,6 +9,7 @@ from epd.store.embedding_folder import EmbeddingFolder
 from epd.store.embeddings import FileEmbeddings
 from epd.store.memory.admissions import MemoryAdmissions
 from epd.store.memory.flights import MemoryFlights
+from epd.store.memory.handoffs import MemoryHandoffs
 from epd.store.memory.index import MemoryIndex
 from epd.store.memory.jobs import MemoryJobs
 from epd.store.memory.notices import MemoryNotices
@@ -17,6 +18,7 @@ from epd.store.memory.state import MemoryState
 from epd.store.redis.admissions import RedisAdmissions
 from epd.store.redis.connection import Connection
 from epd.store.redis.flights import RedisFlights
+from epd.store.redis.handoffs import RedisHandoffs
 from epd.store.redis.index import RedisIndex
 from epd.store.redis.jobs import RedisJobs
 from epd.store.redis.notices import RedisNotices
@@ -48,6 +50,7 @@ def open_store(settings: Settings) -> Store:
         flights=flights,
         jobs=RedisJobs(connection, job_ttl=settings.job_ttl),
         admissions=RedisAdmissions(connection, _bound(settings)),
+        handoffs=RedisHandoffs(connection, ttl=settings.handoff_ttl),
         blobs=_blobs(settings, RedisUploads(connection, ttl=settings.media_ttl)),
         cards=RedisCards(connection),
         sources=RedisSources(connection, ttl=settings.embedding_ttl),
@@ -67,6 +70,7 @@ def open_memory_store(settings: Settings) -> Store:
         flights=MemoryFlights(state, index, files.l1, lease=settings.flight_lease, job_ttl=settings.job_ttl),
         jobs=MemoryJobs(state, job_ttl=settings.job_ttl),
         admissions=MemoryAdmissions(state, _bound(settings)),
+        handoffs=MemoryHandoffs(state, ttl=settings.handoff_ttl),
         blobs=_blobs(settings, MemoryUploads(ttl=settings.media_ttl)),
         cards=MemoryCards(),
         sources=MemorySources(ttl=settings.embedding_ttl),

@@ -46,6 +46,8 @@ class Script(StrEnum):
     JOB_CLOSE = "job_close"
     LOAD_ADMIT = "load_admit"
     LOAD_RELEASE = "load_release"
+    HANDOFF_PUT = "handoff_put"
+    HANDOFF_GET = "handoff_get"
 
 
 @dataclass(frozen=True, slots=True)

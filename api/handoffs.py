@@ -1,0 +1,75 @@
+"""Waiting for a handoff: woken by its notice, whichever process it was put through."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+from fastapi import Request
+from pydantic import ValidationError
+
+from api.completions import Subscription
+from api.errors import invalid_fields
+from api.presence import Presence, watched
+from api.services import Services
+from epd.contracts.errors import NotFound, StoreUnavailable
+from epd.contracts.handoff import Handoff, HandoffRequest, handoff_topic
+
+#: Bytes of a request body: 1024 items with their metadata given along.
+MAX_BODY = 2 << 20
+#: Who waits looks again after this many seconds without a notice: well inside what the store keeps a wish.
+LOOK_SECONDS = 5.0
+
+
+def parse_handoff(body: bytes | bytearray) -> HandoffRequest:
+    """Read a request body; raises ``InvalidRequest`` naming the fields at fault."""
+    try:
+        return HandoffRequest.model_validate_json(body, strict=True)
+    except ValidationError as error:
+        raise invalid_fields(
+            error.errors(include_url=False, include_context=False, include_input=False)
+        ) from None
+
+
+async def read_handoff(services: Services, request_id: str) -> Handoff | None:
+    """A handoff if it is there. One round trip."""
+    return await services.call(services.store.handoffs.get, request_id)
+
+
+async def wait_handoff(services: Services, request_id: str, seconds: float, request: Request) -> Handoff:
+    """A handoff as soon as it is there.
+
+    The subscription is there before the first look, so none is missed. A store that goes away meanwhile
+    prolongs the wait up to ``seconds``.
+
+    Raises:
+        NotFound: none came within ``seconds``, or its time is over.
+        Overloaded: too many requests wait already.
+    """
+    with services.completions.subscribe(handoff_topic(request_id), final_only=True) as subscription:
+        found = await _look(services, request_id)
+        if found is None:
+            with services.metrics.waiting.track_inprogress():
+                async with watched(request) as caller:
+                    found = await _wait(services, request_id, seconds, subscription, caller)
+    if found is None:
+        raise NotFound(f"no handoff of that request id came within {seconds:g} seconds")
+    return found
+
+
+async def _wait(
+    services: Services, request_id: str, seconds: float, subscription: Subscription, caller: Presence
+) -> Handoff | None:
+    end = time.monotonic() + seconds
+    caller.on_gone = subscription.wake
+    found = None
+    while found is None and not caller.gone and (left := end - time.monotonic()) > 0:
+        await subscription.wait(min(left, LOOK_SECONDS))
+        with suppress(StoreUnavailable):
+            found = await _look(services, request_id)
+    return found
+
+
+async def _look(services: Services, request_id: str) -> Handoff | None:
+    """One round trip: the handoff, or this process is told when it comes."""
+    return await services.call(services.store.handoffs.get, request_id, services.completions.watcher)
