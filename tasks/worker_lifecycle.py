@@ -1,4 +1,4 @@
-"""What a CPU worker does beside its tasks: beat for each queue that it consumes, and reap in fetch workers.
+"""What a CPU worker does beside its tasks: beat for each queue; in fetch workers also reap and move files.
 
 All of it runs in the main process, started when the worker is ready and ended when it shuts down. Celery
 loads this module in every worker (``imports``); in the GPU worker and in Flower it does nothing.
@@ -23,6 +23,7 @@ from tasks.pool_exit import bound_child_exit
 from tasks.process import process_context
 from tasks.queues import DECODE, FETCH, consumed_kinds
 from tasks.worker_counters import TOTALS
+from tasks.worker_mover import MoverThread
 from tasks.worker_reaper import ReaperThread, process_reaper
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 #: closing of its files and its end is seen only by the next look, and Celery's own is every 5 s.
 CHILD_CHECK = 1.0
 
-_running: list[HeartbeatThread | ReaperThread] = []
+_running: list[HeartbeatThread | ReaperThread | MoverThread] = []
 
 
 def cpu_kinds(app: Any) -> list[str]:
@@ -63,7 +64,7 @@ def load_work(sender: Any, **_: Any) -> None:
 
 @worker_ready.connect
 def start(sender: Any, **_: Any) -> None:
-    """Start heartbeats, the look for dead children and, in a fetch worker, the reaper.
+    """Start heartbeats, the look for dead children and, in a fetch worker, the reaper and the mover.
 
     ``sender`` is the worker's consumer.
     """
@@ -76,6 +77,8 @@ def start(sender: Any, **_: Any) -> None:
         sender.hub.call_repeatedly(CHILD_CHECK, sender.pool.maintain_pool)
     if context is not None and FETCH in kinds:
         _run(ReaperThread(process_reaper(sender.app, context), context))
+        if context.settings.l2_dir is not None:
+            _run(MoverThread(context.store.embeddings))
 
 
 @worker_shutdown.connect
@@ -103,6 +106,6 @@ def _heartbeat_thread(context: Context, hostname: str, kind: str, *, first: bool
     return HeartbeatThread(context.store.heartbeats, make, context.settings.heartbeat_period)
 
 
-def _run(thread: HeartbeatThread | ReaperThread) -> None:
+def _run(thread: HeartbeatThread | ReaperThread | MoverThread) -> None:
     thread.start()
     _running.append(thread)

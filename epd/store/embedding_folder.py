@@ -10,6 +10,7 @@ import errno
 import logging
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -99,6 +100,8 @@ class EmbeddingFolder:
             path.unlink()
         except FileNotFoundError:
             return False
+        except IsADirectoryError:
+            _clear_away(path)
         # Not empty: somebody writes the same embedding anew.
         with suppress(OSError):
             path.parent.rmdir()
@@ -168,7 +171,15 @@ def _link(temporary: str, path: str, keep: Callable[[], bool]) -> None:
     except FileExistsError:
         if not keep():
             logger.warning("%s: a damaged or unfinished file is replaced", path)
+            _clear_away(Path(path))
             os.replace(temporary, path)
+
+
+def _clear_away(path: Path) -> None:
+    """Delete a folder that stands where a file of ours belongs: nothing else could ever come there again."""
+    if path.is_dir():
+        logger.warning("%s is a folder and is deleted", path)
+        shutil.rmtree(path)
 
 
 def _settle(folder: Path, limit: float) -> bool:

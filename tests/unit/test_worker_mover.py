@@ -1,0 +1,54 @@
+"""The mover's thread: files move while it runs, trouble of the store does not end it, and it stops."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from epd.contracts.errors import StoreUnavailable
+from epd.settings import Settings
+from epd.store.open import open_memory_store
+from epd.store.values import Moved
+from tasks import worker_mover
+from tasks.worker_mover import MoverThread
+from tests.contract.store_values import wait_until
+from tests.contract.tier_kit import Tiers, two_tiers
+
+
+@pytest.fixture
+def tiers(tmp_path: Path) -> Tiers:
+    settings = Settings(blob_dir=tmp_path / "blobs")
+    return two_tiers(lambda **changes: open_memory_store(settings.model_copy(update=changes)), tmp_path)
+
+
+def test_files_move_while_it_runs(tiers: Tiers) -> None:
+    thread = MoverThread(tiers.store.embeddings)
+    thread.start()
+    keys = tiers.put(1, 2, 3, 4)
+    wait_until(lambda: keys[0] in tiers.names(tiers.l2) and keys[0] not in tiers.names(tiers.l1))
+    assert tiers.hits(keys[:1]) == [True]
+    wait_until(lambda: tiers.store.embeddings.stats().totals.promotions == 1)
+    thread.stop()
+    assert not thread._thread.is_alive()
+
+
+def test_trouble_does_not_end_it(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([StoreUnavailable("down"), ValueError("a bug"), Moved(more=True)])
+    calls = []
+
+    def move(_: float) -> Moved:
+        calls.append(time.monotonic())
+        answer = next(answers, Moved())
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(tiers.store.embeddings, "move", move)
+    monkeypatch.setattr(worker_mover, "TROUBLE_PERIOD", 0.01)
+    thread = MoverThread(tiers.store.embeddings)
+    thread.start()
+    wait_until(lambda: len(calls) >= 5)
+    thread.stop()
+    assert calls[3] - calls[2] < worker_mover.PERIOD <= calls[4] - calls[3]
