@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
-from conftest import MakeStore
 from store_values import entry_of, key_of, put_embedding, wait_until
 
 from epd.contracts.errors import HandoffConflict, InvalidRequest, NotFound
@@ -16,6 +15,7 @@ from epd.contracts.metadata import Metadata
 from epd.store import keys
 from epd.store.base import Store
 from epd.store.values import MAX_WATCHERS
+from tests.contract.conftest import MakeStore
 
 ID = "chatcmpl-7f:0"
 

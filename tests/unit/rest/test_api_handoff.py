@@ -1,0 +1,205 @@
+"""``/v1/handoff/{request_id}``: put, get, wait, delete, and every way to get it wrong."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from api_worker_double import HIDDEN
+
+from api.routes import handoff as route
+from epd.contracts.handoff import Handoff, HandoffRequest
+from epd.contracts.job import PartId
+from epd.contracts.media import Modality
+from epd.contracts.messages import Wanted
+from epd.store.base import Completed
+
+if TYPE_CHECKING:
+    from conftest import MakeRest, Rest
+
+IMAGE, SOUND = "c3" * 32, "d4" * 32
+GONE = "f6" * 32
+URL = "/v1/handoff/chatcmpl-9f:1"
+
+
+def keep(rest: Rest) -> Rest:
+    for key, track in ((IMAGE, Modality.IMAGE), (SOUND, Modality.AUDIO)):
+        wanted = Wanted(key=key, track=track, encoder="eye", encoder_identity="x")
+        entry = rest.worker.put(wanted, "e" * 64)
+        rest.store.flights.complete([Completed(entry, "0" * 32, PartId(0, track), {})])
+    return rest
+
+
+@pytest.fixture
+def kept(rest: Rest) -> Rest:
+    return keep(rest)
+
+
+def body(*items: tuple[str, int, int], **fields: Any) -> dict[str, Any]:
+    return {"items": [{"key": key, "offset": at, "length": length} for key, at, length in items], **fields}
+
+
+PROMPT = body((IMAGE, 4, 5), (SOUND, 11, 7), mrope_position_delta=-3, prompt_tokens=20, extra={"seed": 7})
+
+
+def test_prefill_puts_and_decode_gets(kept: Rest) -> None:
+    put = kept.client.put(URL, json=PROMPT)
+    assert put.status_code == 201, put.text
+    got = kept.client.get(URL)
+    assert (got.status_code, got.headers["Content-Type"]) == (200, "application/json")
+    assert put.json() == {"request_id": "chatcmpl-9f:1", "nbytes": len(got.content), "ttl": 600.0}
+    found = Handoff.from_json(got.content)
+    assert [(item.key, item.offset, item.length) for item in found.items] == [(IMAGE, 4, 5), (SOUND, 11, 7)]
+    assert [item.metadata.hidden for item in found.items] == [HIDDEN, HIDDEN]
+    metadata = [kept.client.get(f"/v1/metadata/{key}").json() for key in (IMAGE, SOUND)]
+    assert [item["metadata"] for item in got.json()["items"]] == [
+        {name: value for name, value in one.items() if value is not None} for one in metadata
+    ]
+    assert (found.mrope_position_delta, found.prompt_tokens, found.extra) == (-3, 20, {"seed": 7})
+
+
+def test_the_same_again_is_200_and_another_409(kept: Rest) -> None:
+    assert [kept.client.put(URL, json=PROMPT).status_code for _ in range(3)] == [201, 200, 200]
+    other = kept.client.put(URL, json=PROMPT | {"mrope_position_delta": -4})
+    assert (other.status_code, other.json()["code"], other.json()["retryable"]) == (
+        409,
+        "handoff_conflict",
+        False,
+    )
+    assert kept.client.get(URL).json()["mrope_position_delta"] == -3
+
+
+def test_a_key_that_is_not_there_is_named(kept: Rest) -> None:
+    answer = kept.client.put(URL, json=body((IMAGE, 0, 5), (GONE, 5, 5)))
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+    assert GONE in answer.json()["detail"]
+    assert IMAGE not in answer.json()["detail"]
+    assert kept.client.get(URL).status_code == 404
+
+
+def test_metadata_from_an_answer_of_encode_may_be_given_along(kept: Rest) -> None:
+    metadata = kept.client.get(f"/v1/metadata/{IMAGE}").json()
+    kept.store.embeddings.remove([IMAGE])
+    item = {"key": IMAGE, "offset": 0, "length": 5}
+    assert kept.client.put(URL, json={"items": [item]}).status_code == 404
+    assert kept.client.put(URL, json={"items": [item | {"metadata": metadata}]}).status_code == 201
+    assert kept.client.get(URL).json()["items"][0]["metadata"]["embedding_key"] == IMAGE
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "body"),
+        ("[]", "body"),
+        ("{}", "items"),
+        ('{"items": [{}]}', "items[0].key"),
+        ('{"items": [], "colour": 1}', "colour"),
+        ('{"items": [], "prompt_tokens": "9"}', "prompt_tokens"),
+        ('{"items": [], "extra": {"x": "%s"}}' % ("y" * 5000), "extra: over 4096 bytes"),
+        ('{"items": [], "extra": [1]}', "extra"),
+        (json.dumps(body((IMAGE, 0, -1))), "items[0].length"),
+        (json.dumps({"items": [{"key": IMAGE, "offset": 0, "length": 1, "row": 2}]}), "items[0].row"),
+    ],
+)
+def test_a_malformed_body_is_refused_and_named(quiet: Rest, text: str, named: str) -> None:
+    answer = quiet.client.put(URL, content=text)
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request"), answer.text
+    assert named in answer.json()["detail"]
+
+
+def test_wrong_counts_and_overlaps_are_refused(kept: Rest) -> None:
+    wrong = kept.client.put(URL, json=body((IMAGE, 4, 6)))
+    assert (wrong.status_code, wrong.json()["detail"]) == (400, "items[0]: 6 placeholders at 4, 5 rows")
+    overlap = kept.client.put(URL, json=body((IMAGE, 4, 5), (SOUND, 8, 7)))
+    assert (overlap.status_code, "overlap" in overlap.json()["detail"]) == (400, True)
+    assert kept.client.get(URL).status_code == 404
+
+
+@pytest.mark.parametrize("name", ["a" * 129, "a b", "a%0ab", "ä", "a*", "%2e%2e%2fjobs"])
+def test_an_id_is_short_and_plain(quiet: Rest, name: str) -> None:
+    for answer in (quiet.client.get(f"/v1/handoff/{name}"), quiet.client.put(f"/v1/handoff/{name}", json={})):
+        assert answer.status_code in {400, 404}, answer.text
+        assert answer.json()["code"] in {"invalid_request", "not_found"}
+
+
+def test_the_body_is_bounded(quiet: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route, "MAX_BODY", 1000)
+    answer = quiet.client.put(URL, content=b" " * 1001)
+    assert (answer.status_code, answer.json()["code"]) == (413, "media_too_large")
+    assert quiet.services.bodies.held == 0
+
+
+def test_waits_are_bounded(quiet: Rest) -> None:
+    assert quiet.client.get(URL, params={"wait": 301}).status_code == 400
+    assert quiet.client.get(URL, params={"wait": -1}).status_code == 400
+    assert quiet.client.get(URL, params={"wait": "nan"}).status_code == 400
+    began = time.monotonic()
+    answer = quiet.client.get(URL, params={"wait": 0.3})
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+    assert 0.29 < time.monotonic() - began < 3
+    assert quiet.services.completions.waiting == 0
+
+
+def test_decode_may_come_first(kept: Rest) -> None:
+    request = HandoffRequest.model_validate(PROMPT)
+
+    def put_later() -> None:
+        end = time.monotonic() + 10
+        while kept.services.completions.waiting == 0 and time.monotonic() < end:
+            time.sleep(0.01)
+        kept.store.handoffs.put("chatcmpl-9f:1", request)
+
+    putting = threading.Thread(target=put_later)
+    putting.start()
+    began = time.monotonic()
+    answer = kept.client.get(URL, params={"wait": 30})
+    putting.join(10)
+    assert answer.status_code == 200, answer.text
+    assert time.monotonic() - began < 4, "a notice woke it, not the look"
+    assert kept.services.completions.waiting == 0
+
+
+def test_a_missed_notice_costs_time_and_no_answer(kept: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.handoffs.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("api.handoffs.handoff_topic", lambda _: "nobody announces this")
+    timer = threading.Timer(
+        0.3, kept.store.handoffs.put, ("chatcmpl-9f:1", HandoffRequest.model_validate(PROMPT))
+    )
+    timer.start()
+    assert kept.client.get(URL, params={"wait": 20}).status_code == 200
+
+
+def test_too_many_waits_are_refused(kept: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept.services.completions, "_limit", 0)
+    answer = kept.client.get(URL, params={"wait": 1})
+    assert (answer.status_code, answer.json()["code"]) == (429, "overloaded")
+    assert kept.client.put(URL, json=PROMPT).status_code == 201
+    assert kept.client.get(URL).status_code == 200, "who does not wait is not refused"
+
+
+def test_deleting_is_idempotent_and_frees_the_id(kept: Rest) -> None:
+    kept.client.put(URL, json=PROMPT)
+    assert [kept.client.delete(URL).status_code for _ in range(2)] == [204, 204]
+    assert kept.client.get(URL).status_code == 404
+    assert kept.client.put(URL, json=PROMPT | {"mrope_position_delta": 1}).status_code == 201
+
+
+def test_it_ends_with_its_time(make_rest: MakeRest) -> None:
+    rest = keep(make_rest(handoff_ttl=0.2))
+    assert rest.client.put(URL, json=PROMPT).json()["ttl"] == 0.2
+    end = time.monotonic() + 5
+    while rest.client.get(URL).status_code == 200:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert rest.client.get(URL).status_code == 404
+
+
+def test_it_is_documented(quiet: Rest) -> None:
+    document = quiet.client.get("/openapi.json").json()
+    assert set(document["paths"]["/v1/handoff/{request_id}"]) == {"put", "get", "delete"}
+    assert {"HandoffRequest", "Handoff", "HandoffReceipt", "SlicesRequest"} <= set(
+        document["components"]["schemas"]
+    )
