@@ -6,7 +6,6 @@ Workers do the same when a message of the job comes up; that may be a long queue
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Iterator
 
@@ -14,7 +13,8 @@ from api.services import Services
 from epd.contracts.errors import CallerFault, EncoderNotReady, EpdError
 from epd.contracts.job import FINAL_STATES, JobView, PartId, PartRecord
 from epd.contracts.messages import FetchMessage
-from epd.lookup import cards_of, fresh_digest, needs_of
+from epd.identity import download_key
+from epd.lookup import cards_of, last_digest, needs_of
 
 logger = logging.getLogger(__name__)
 
@@ -38,13 +38,15 @@ def leave_flights(services: Services, before: JobView) -> None:
 
 
 def _flights_of(services: Services, before: JobView) -> Iterator[tuple[str, PartId]]:
-    """Embedding keys and parts of what was open and has a known digest."""
+    """Keys and parts of what was open: of each URL's download, and of embeddings whose digest is known."""
     _, model = services.config.model(before.record.model)
     cards = cards_of(model, services.store.cards)
     for item in before.record.items:
         if all(part.state in FINAL_STATES for _, part in before.parts_of(item.index)):
             continue
-        digest = fresh_digest(item, services.store.sources, url_ttl=math.inf)
+        if item.source.url is not None:
+            yield download_key(item.source.url, item.modality), PartId(item.index, item.modality)
+        digest = last_digest(item, services.store.sources)
         if digest is None:
             continue
         try:

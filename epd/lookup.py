@@ -18,7 +18,7 @@ from epd.contracts.media import AudioTrackMode, Item, Modality
 from epd.contracts.messages import Wanted
 from epd.contracts.metadata import Entry
 from epd.identity import embedding_key, encoder_identity, source_key
-from epd.store.base import Cards, Embeddings, Sources
+from epd.store.base import Cards, Embeddings, SourceMemo, Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +138,22 @@ def fresh_digest(item: Item, sources: Sources, *, url_ttl: float, now: float | N
     if url_ttl <= 0 or item.source.url is None:
         return None
     memo = sources.get(source_key(item.source.url))
-    age = None if memo is None else (time.time() if now is None else now) - memo.fetched_at
-    return memo.digest if memo is not None and age is not None and age < url_ttl else None
+    fresh = memo is not None and is_fresh(memo, url_ttl=url_ttl, now=time.time() if now is None else now)
+    return memo.digest if memo is not None and fresh else None
+
+
+def is_fresh(memo: SourceMemo, *, url_ttl: float, now: float) -> bool:
+    """Whether a memo may be believed unasked: for ``url_ttl`` seconds, or less where its server says so."""
+    longest = url_ttl if memo.max_age is None else min(url_ttl, memo.max_age)
+    return now - memo.fetched_at < longest
+
+
+def last_digest(item: Item, sources: Sources) -> str | None:
+    """The digest that an item had when it was last looked at, however long ago."""
+    if item.source.url is None:
+        return item.source.media_id
+    memo = sources.get(source_key(item.source.url))
+    return None if memo is None else memo.digest
 
 
 def _wanted(

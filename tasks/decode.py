@@ -19,7 +19,7 @@ from tasks.celery import app
 @app.task(name="epd.decode", Request="tasks.requests:DecodeRequest")
 def decode(document: dict[str, Any]) -> dict[str, float]:
     """Decode an item; returns what is to be counted."""
-    from tasks.flow.claims import fail_decode
+    from tasks.flow.decode_failure import fail_decode
     from tasks.flow.decode_item import decode_item
     from tasks.process import process_context
     from tasks.redo import redo_later

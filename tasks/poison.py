@@ -9,9 +9,10 @@ from pydantic import ValidationError
 
 from epd.contracts.errors import WorkerCrashed
 from epd.contracts.messages import DecodeMessage, EncodeMessage, FetchMessage
-from tasks.flow.claims import fail_decode, fail_flight
+from tasks.flow.claims import fail_flight
 from tasks.flow.context import Context
-from tasks.flow.parts import fail_item
+from tasks.flow.decode_failure import fail_decode
+from tasks.flow.fetch_item import give_up
 from tasks.process import process_context
 from tasks.unacked_poison import PoisonMessage
 
@@ -48,7 +49,7 @@ def fail_document(context: Context, task: str, document: dict[str, Any], deliver
         case "epd.fetch":
             chunk = FetchMessage.model_validate(document)
             for item in chunk.items:
-                fail_item(context, chunk, item, error)
+                give_up(context, chunk, item, error)
         case "epd.decode":
             fail_decode(context, DecodeMessage.model_validate(document), error)
         case "epd.encode":

@@ -46,7 +46,7 @@ class DecodeRequest(CountedRequest):
             self._fail_item()
 
     def _fail_item(self) -> None:
-        from tasks.flow.claims import fail_decode
+        from tasks.flow.decode_failure import fail_decode
         from tasks.process import process_context
 
         try:

@@ -10,6 +10,7 @@ import hashlib
 import logging
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
 from urllib.parse import urljoin
@@ -26,6 +27,8 @@ from epd.contracts.errors import (
     SourceTimeout,
     SourceUnavailable,
 )
+from epd.identity import source_key
+from workers.caching import Reuse, reuse_of
 from workers.dial import Exchange, exchange, thread_session
 from workers.guard import Target, check_url
 from workers.limits import FetchLimits
@@ -40,25 +43,35 @@ _AGAIN = frozenset({408, 429})
 
 @dataclass(frozen=True, kw_only=True)
 class Downloaded:
-    """What came. ``digest`` is the sha256 hex of the ``nbytes`` written; empty and 0 on ``not_modified``."""
+    """What came. ``digest`` is the sha256 hex of the ``nbytes`` written; empty and 0 on ``not_modified``.
+
+    ``answered_by`` is the source key of the URL that answered, behind all redirects.
+    """
 
     digest: str
     nbytes: int
-    etag: str | None
-    last_modified: str | None
+    reuse: Reuse
+    answered_by: str
     not_modified: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Validators:
-    """What an earlier answer said of itself; sent along so that the server may answer 304."""
+    """What an earlier answer said of itself; sent along so that the server may answer 304.
 
+    They go to the URL that gave them alone: behind a redirect that points elsewhere now, an equal tag may
+    stand for other bytes.
+    """
+
+    answered_by: str
     etag: str | None = None
     last_modified: str | None = None
 
-    def headers(self) -> dict[str, str]:
-        """The conditional request headers (RFC 9110, 13.1)."""
+    def headers(self, url: str) -> dict[str, str]:
+        """The conditional headers of a request for this URL (RFC 9110, 13.1)."""
         pairs = {"If-None-Match": self.etag, "If-Modified-Since": self.last_modified}
+        if source_key(url) != self.answered_by:
+            return {}
         return {name: value for name, value in pairs.items() if value}
 
 
@@ -74,7 +87,7 @@ def download(
     deadline = time.monotonic() + limits.total_timeout
     for tried in range(limits.retries + 1):
         try:
-            return _one_try(url, into, limits, deadline, validators or Validators())
+            return _one_try(url, into, limits, deadline, validators)
         except SourceFault as fault:
             pause = _pause(tried, fault)
             if tried == limits.retries or time.monotonic() + pause >= deadline:
@@ -92,28 +105,29 @@ def _pause(tried: int, fault: SourceFault) -> float:
 
 
 def _one_try(
-    url: str, into: BinaryIO, limits: FetchLimits, deadline: float, validators: Validators
+    url: str, into: BinaryIO, limits: FetchLimits, deadline: float, validators: Validators | None
 ) -> Downloaded:
     into.seek(0)
     into.truncate()
     for _ in range(limits.max_redirects + 1):
         target = check_url(url)
         with exchange(target, limits, deadline) as current:
-            answer = _ask(current, validators)
+            conditions = {} if validators is None else validators.headers(target.url)
+            answer = _ask(current, conditions)
             try:
                 if answer.status_code not in _REDIRECTS:
-                    return _take(answer, current, into, validators)
+                    return _take(answer, current, into, conditional=bool(conditions))
                 url = _next_hop(answer, target)
             finally:
                 answer.close()
     raise SourceRejected(f"more than {limits.max_redirects} redirects")
 
 
-def _ask(current: Exchange, validators: Validators) -> requests.Response:
+def _ask(current: Exchange, conditions: Mapping[str, str]) -> requests.Response:
     """Send the request, by the adapter itself: ``Session.send`` would read a redirect's whole body."""
     session = thread_session(current.limits.allow_hosts)
     # Media does not compress, and what is not compressed cannot be a compression bomb.
-    headers = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "epd", **validators.headers()}
+    headers = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "epd", **conditions}
     left = current.remaining()
     timeout = (min(current.limits.connect_timeout, left), min(current.limits.read_timeout, left))
     try:
@@ -148,11 +162,11 @@ def _next_hop(answer: requests.Response, target: Target) -> str:
         raise SourceRefused("a redirect to something that is no URL") from None
 
 
-def _take(answer: requests.Response, current: Exchange, into: BinaryIO, validators: Validators) -> Downloaded:
+def _take(answer: requests.Response, current: Exchange, into: BinaryIO, *, conditional: bool) -> Downloaded:
     status = answer.status_code
     if status in _AGAIN or status >= 500:
         raise SourceUnavailable(f"the server answered {status}", retry_after=delay_of(answer.headers))
-    if status == 304 and not validators.headers():
+    if status == 304 and not conditional:
         raise SourceRejected("the server answered 304 to a request without conditions")
     if status not in {200, 203, 304}:
         raise SourceRejected(f"the server answered {status}")
@@ -166,7 +180,7 @@ def _take(answer: requests.Response, current: Exchange, into: BinaryIO, validato
     return Downloaded(
         digest="" if status == 304 else hasher.hexdigest(),
         nbytes=nbytes,
-        etag=answer.headers.get("ETag"),
-        last_modified=answer.headers.get("Last-Modified"),
+        reuse=reuse_of(answer.headers),
+        answered_by=source_key(current.target.url),
         not_modified=status == 304,
     )

@@ -186,6 +186,14 @@ class Sources(Protocol):
         """Remember it."""
         ...
 
+    def sound(self, digest: str) -> bool | None:
+        """Whether a video's bytes have sound; None where no decoder has looked lately."""
+        ...
+
+    def note_sound(self, digest: str, present: bool) -> None:
+        """Remember it, for about as long as a job may take."""
+        ...
+
 
 class Heartbeats(Protocol):
     """Signs of life of every worker."""

@@ -19,6 +19,7 @@ epd:load                  hash    as long as any job holds        api admits; fi
 epd:load:jobs             hash    one field a job that holds      api admits; job's end, or its check
 epd:load:checks           zset    one member a job that holds     the same
 epd:src:{source key}      string  embedding_ttl                   fetch
+epd:sound:{digest}        string  job_deadline                    decode
 epd:media:{media id}      string  media_ttl                       api upload
 epd:encoder:{name}        string  one an encoder of the config    GPU worker
 epd:worker:{name}         string  heartbeat_ttl                   each worker
@@ -94,6 +95,11 @@ def handoff_waiting(request_id: str) -> str:
 def source(source_key: str) -> str:
     """The URL memo of one source."""
     return f"epd:src:{source_key}"
+
+
+def sound(digest: str) -> str:
+    """Whether a video's bytes have sound."""
+    return f"epd:sound:{digest}"
 
 
 def media(media_id: str) -> str:

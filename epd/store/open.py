@@ -53,7 +53,7 @@ def open_store(settings: Settings) -> Store:
         handoffs=RedisHandoffs(connection, ttl=settings.handoff_ttl),
         blobs=_blobs(settings, RedisUploads(connection, ttl=settings.media_ttl)),
         cards=RedisCards(connection),
-        sources=RedisSources(connection, ttl=settings.embedding_ttl),
+        sources=RedisSources(connection, ttl=settings.embedding_ttl, sound_ttl=settings.job_deadline),
         heartbeats=RedisHeartbeats(connection, ttl=settings.heartbeat_ttl),
         notices=RedisNotices(connection),
         disconnect=connection.close,
@@ -73,7 +73,7 @@ def open_memory_store(settings: Settings) -> Store:
         handoffs=MemoryHandoffs(state, ttl=settings.handoff_ttl),
         blobs=_blobs(settings, MemoryUploads(ttl=settings.media_ttl)),
         cards=MemoryCards(),
-        sources=MemorySources(ttl=settings.embedding_ttl),
+        sources=MemorySources(ttl=settings.embedding_ttl, sound_ttl=settings.job_deadline),
         heartbeats=MemoryHeartbeats(ttl=settings.heartbeat_ttl),
         notices=MemoryNotices(state),
     )

@@ -76,11 +76,18 @@ class AdmissionBound:
 
 
 class SourceMemo(Wire):
-    """What is known of a URL's content, for conditional requests. ``fetched_at`` is Unix seconds."""
+    """What is known of a URL's content, for conditional requests.
+
+    ``fetched_at`` is the start of the last request to its server, in Unix seconds. ``answered_by`` is the
+    source key of the URL behind the redirects, to which the validators belong. ``max_age`` is seconds for
+    which the server lets it be believed; None where it did not say.
+    """
 
     digest: str
     etag: str | None = None
     last_modified: str | None = None
+    answered_by: str = ""
+    max_age: float | None = None
     fetched_at: float
     nbytes: int
 

@@ -19,6 +19,8 @@ class Count(StrEnum):
     FETCH_FAILURES = "fetch_failures"
     FETCH_BYTES = "fetch_bytes"
     FETCH_SECONDS = "fetch_seconds"
+    DOWNLOADS = "downloads"
+    NOT_MODIFIED = "not_modified"
     CACHE_HITS = "cache_hits"
     CACHE_MISSES = "cache_misses"
     FLIGHTS_JOINED = "flights_joined"

@@ -63,6 +63,8 @@ COUNT_HELP = {
     Count.FETCH_FAILURES: "Items whose fetch failed.",
     Count.FETCH_BYTES: "Bytes downloaded.",
     Count.FETCH_SECONDS: "Seconds spent downloading, over all threads.",
+    Count.DOWNLOADS: "Bodies downloaded.",
+    Count.NOT_MODIFIED: "URLs whose server said that nothing has changed, and sent no body.",
     Count.CACHE_HITS: "Wanted embeddings that were there.",
     Count.CACHE_MISSES: "Wanted embeddings that were not.",
     Count.FLIGHTS_JOINED: "Wanted embeddings that another encode already made.",

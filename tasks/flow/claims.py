@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from epd.contracts.errors import EpdError, Internal
 from epd.contracts.job import PartId, PartRecord
 from epd.contracts.media import Item
-from epd.contracts.messages import DecodeMessage, Envelope, FetchMessage, Wanted
+from epd.contracts.messages import Envelope, FetchMessage, Wanted
 from epd.store.base import Claim
 from tasks.flow.context import Context
 from tasks.flow.parts import finish
@@ -43,18 +43,6 @@ def fail_flight(context: Context, message: Envelope, item: Item, wanted: Wanted,
     context.store.flights.fail(wanted.key, error)
     part = PartId(item.index, wanted.track)
     context.store.jobs.finish(message.job_id, part, PartRecord.failed(error))
-
-
-def wanted_of(message: DecodeMessage) -> tuple[Wanted, ...]:
-    """The embeddings that a decode message is for, the main one first."""
-    return tuple(wanted for wanted in (message.main, message.audio) if wanted is not None)
-
-
-def fail_decode(context: Context, message: DecodeMessage, error: EpdError) -> None:
-    """Fail what a decode message is for, for everybody who waits for it, and free its bytes."""
-    for wanted in wanted_of(message):
-        fail_flight(context, message, message.item, wanted, error)
-    context.store.blobs.free(message.blob)
 
 
 def withdraw(context: Context, message: Envelope, item: Item, wanted: Iterable[Wanted]) -> None:

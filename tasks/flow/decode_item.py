@@ -25,8 +25,10 @@ from epd.contracts.metadata import AudioTrackInfo
 from epd.contracts.timings import DECODE, DECODE_QUEUE
 from epd.store.base import Claim
 from epd.telemetry.counters import Count
-from tasks.flow.claims import claim, fail_decode, fail_flight, wanted_of, withdraw
+from tasks.flow.claims import claim, fail_flight, withdraw
 from tasks.flow.context import Context, Tally
+from tasks.flow.decode_failure import fail_decode, wanted_of
+from tasks.flow.download_flight import call_off, take_along
 from tasks.flow.lease import kept_flights
 from tasks.flow.parts import audio_part, expire_item, main_part, open_parts
 from tasks.flow.refetch import pause_of, send_back
@@ -96,6 +98,7 @@ def _as_typed(error: Exception, message: DecodeMessage) -> EpdError:
 
 def _drop(context: Context, message: DecodeMessage, reason: Count) -> Tally:
     """Leave the flights of an item that nobody waits for any more, and free its bytes."""
+    call_off(context, message, message.item)
     withdraw(context, message, message.item, wanted_of(message))
     context.store.blobs.free(message.blob)
     return {reason: 1}
@@ -126,9 +129,10 @@ def _decode(work: _Work, still_open: frozenset[PartId]) -> Tally:
     message, item = work.message, work.message.item
     sound = audio_track_of(work.context, work.path) if item.modality is Modality.VIDEO else None
     if sound is not None and not sound.present and item.options.audio_track is AudioTrackMode.REQUIRE:
-        return _refuse_silence(work)
+        return _refuse_silence(work, sound)
     wanted = _tracks_to_make(work, still_open, sound)
     claims = [claim(work.context, message, item, each, work.timings()) for each in wanted]
+    _take_along(work, sound)
     owned = [each for each, answer in zip(wanted, claims, strict=True) if answer is Claim.OWNED]
     made = _make(work, owned, sound)
     return {
@@ -137,6 +141,13 @@ def _decode(work: _Work, still_open: frozenset[PartId]) -> Tally:
         Count.DECODE_SECONDS: work.context.clock() - work.started,
         Count.FLIGHTS_JOINED: claims.count(Claim.WAITING),
     }
+
+
+def _take_along(work: _Work, sound: AudioTrackInfo | None) -> None:
+    """Let those join who waited for the download of a video; its parts are known now."""
+    if sound is not None:
+        work.context.store.sources.note_sound(work.message.digest, sound.present)
+        take_along(work.context, work.message, work.message.item, work.message.digest)
 
 
 def _make(work: _Work, owned: Sequence[Wanted], sound: AudioTrackInfo | None) -> int:
@@ -155,13 +166,14 @@ def _make(work: _Work, owned: Sequence[Wanted], sound: AudioTrackInfo | None) ->
     return len(made)
 
 
-def _refuse_silence(work: _Work) -> Tally:
+def _refuse_silence(work: _Work, sound: AudioTrackInfo) -> Tally:
     """Fail this item alone for its missing sound; others may wait for the same frames without it."""
     message, jobs = work.message, work.context.store.jobs
     record = PartRecord.failed(NoAudioTrack("the video has no audio track"))
     for part in (main_part(message.item), audio_part(message.item)):
         jobs.finish(message.job_id, part, record)
     withdraw(work.context, message, message.item, wanted_of(message))
+    _take_along(work, sound)
     return {Count.DECODE_FAILURES: 1}
 
 

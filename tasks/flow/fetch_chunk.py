@@ -11,8 +11,7 @@ from epd.contracts.errors import EpdError, StoreUnavailable
 from epd.contracts.media import Item
 from epd.contracts.messages import FetchMessage
 from tasks.flow.context import Context, Tally
-from tasks.flow.fetch_item import Fetched, fetch_item, free_source
-from tasks.flow.parts import fail_item
+from tasks.flow.fetch_item import Fetched, fetch_item, free_source, give_up
 from tasks.flow.refetch import pause_of
 
 logger = logging.getLogger(__name__)
@@ -63,4 +62,4 @@ def _postpone(context: Context, message: FetchMessage, results: list[tuple[Item,
         context.publisher.fetch([chunk], countdown=pause)
         return
     for item, reason in later:
-        fail_item(context, message, item, reason)
+        give_up(context, message, item, reason)

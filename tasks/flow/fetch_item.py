@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 
 from epd.contracts.errors import (
     BlobSpaceFull,
@@ -12,19 +14,23 @@ from epd.contracts.errors import (
     EncoderNotReady,
     EpdError,
     Internal,
+    SourceFault,
     StoreUnavailable,
 )
 from epd.contracts.job import PartId, Stage
-from epd.contracts.media import BlobRef, Item, Modality
+from epd.contracts.media import BlobRef, Item
 from epd.contracts.messages import DecodeMessage, FetchMessage, Wanted
 from epd.contracts.timings import FETCH, FETCH_QUEUE
-from epd.lookup import Found, look_up, needs_of
-from epd.store.base import Claim
+from epd.identity import download_key
+from epd.lookup import Found, last_digest
 from epd.telemetry.counters import Count
-from tasks.flow.claims import claim, withdraw
+from tasks.flow.claims import withdraw
 from tasks.flow.context import Context, Tally
-from tasks.flow.parts import audio_part, expire_item, fail_item, finish, main_part, open_parts
-from tasks.flow.source import LookUp, Resolved, known_digest, resolve
+from tasks.flow.download_flight import call_off, fail_along, take_along, take_off
+from tasks.flow.lease import kept_flights
+from tasks.flow.parts import expire_item, fail_item, main_part, open_parts
+from tasks.flow.settling import LookUp, look_up_of, only_open, settle
+from tasks.flow.source import Resolved, download_anew, resolve
 
 logger = logging.getLogger(__name__)
 
@@ -57,16 +63,39 @@ def fetch_item(context: Context, message: FetchMessage, item: Item) -> Fetched:
         return _failed(context, message, item, Internal("fetching failed; the worker's log tells why"))
 
 
+def give_up(context: Context, message: FetchMessage, item: Item, error: EpdError) -> None:
+    """Fail an item that has no time left for another try; who waits for its download makes it."""
+    fail_item(context, message, item, error)
+    call_off(context, message, item)
+
+
 def _postponed(reason: EpdError) -> Fetched:
     return Fetched(reason=reason, tally={Count.RETRIED_ITEMS: 1})
 
 
 def _failed(context: Context, message: FetchMessage, item: Item, error: EpdError) -> Fetched:
     try:
-        fail_item(context, message, item, error)
+        give_up(context, message, item, error)
     except StoreUnavailable as trouble:
         return _postponed(trouble)
     return Fetched(tally={Count.FETCH_ITEMS: 1, Count.FETCH_FAILURES: 1})
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """An item at the fetcher. ``flies``: others may wait for its download. ``started`` is Unix seconds."""
+
+    context: Context
+    message: FetchMessage
+    item: Item
+    look_up: LookUp
+    flies: bool
+    started: float
+
+    def timings(self) -> dict[str, float]:
+        """This stage's times so far, in seconds."""
+        waited = max(0.0, self.started - self.message.enqueued_at)
+        return {FETCH_QUEUE: waited, FETCH: self.context.clock() - self.started}
 
 
 def _fetch(context: Context, message: FetchMessage, item: Item) -> Fetched:
@@ -77,20 +106,56 @@ def _fetch(context: Context, message: FetchMessage, item: Item) -> Fetched:
     wanted_parts = open_parts(context, message, item, Stage.FETCH)
     if not wanted_parts:
         return _dropped(context, message, item, Count.FETCH_DROPPED)
-    resolved = resolve(context, item, _look_up_of(context, message, item))
-    timings = {
-        FETCH_QUEUE: max(0.0, started - message.enqueued_at),
-        FETCH: context.clock() - started,
-    }
+    look_up = look_up_of(context, message, item)
+    # An item that wants no more than its sound has no part that could wait for a download.
+    flies = item.source.url is not None and main_part(item) in wanted_parts
+    if flies and not take_off(context, message, item):
+        return Fetched(tally={Count.FETCH_ITEMS: 1, Count.FLIGHTS_JOINED: 1})
+    opened = partial(_look_up_open, look_up, wanted_parts)
+    return _run(_Work(context, message, item, opened, flies, started))
+
+
+def _look_up_open(look_up: LookUp, wanted_parts: frozenset[PartId], digest: str) -> Found:
+    return only_open(look_up(digest), wanted_parts)
+
+
+def _run(work: _Work) -> Fetched:
+    resolved = _asked(work, lambda: resolve(work.context, work.message, work.item, work.look_up))
     try:
-        found = _only_open(resolved.found, wanted_parts)
-        decode = settle(context, message, found, resolved.blob, timings)
+        owned = settle(work.context, work.message, resolved.found, work.timings())
+        if owned and resolved.blob is None:
+            resolved, owned = _after_all(work, resolved)
+        decode = _decode_message(work, resolved.found, resolved.blob, owned)
+        # Where only decoding tells which parts there are, it also takes the companions along.
+        if work.flies and (decode is None or decode.audio is None):
+            take_along(work.context, work.message, work.item, resolved.found.digest)
     except BaseException:
-        free_source(context, resolved.blob)
+        free_source(work.context, resolved.blob)
         raise
     if decode is None:
-        free_source(context, resolved.blob)
-    return Fetched(decode=decode, tally=_tally(resolved, decode, timings[FETCH]))
+        free_source(work.context, resolved.blob)
+    return Fetched(decode=decode, tally=_tally(resolved, decode, work.timings()[FETCH]))
+
+
+def _asked(work: _Work, ask: Callable[[], Resolved]) -> Resolved:
+    """Ask the item's source, its flight being kept. A fault of the source is that of all who wait for it."""
+    context, message, item = work.context, work.message, work.item
+    flights = [download_key(item.source.url, item.modality)] if work.flies and item.source.url else []
+    try:
+        with kept_flights(context, flights):
+            return ask()
+    except (CallerFault, SourceFault) as error:
+        if work.flies:
+            fail_along(context, message, item, error)
+        raise
+
+
+def _after_all(work: _Work, resolved: Resolved) -> tuple[Resolved, tuple[Wanted, ...]]:
+    """Download after all: what the item was to join has ended meanwhile, so that it is its own to make."""
+    anew = _asked(work, lambda: download_anew(work.context, work.item, work.look_up))
+    if anew.found.digest != resolved.found.digest:
+        withdraw(work.context, work.message, work.item, resolved.found.missing)
+    return anew, settle(work.context, work.message, anew.found, work.timings())
 
 
 def _dropped(context: Context, message: FetchMessage, item: Item, reason: Count) -> Fetched:
@@ -98,19 +163,22 @@ def _dropped(context: Context, message: FetchMessage, item: Item, reason: Count)
 
     It may be on its way because a flight was passed on to it; who waits there must not wait for its lease.
     """
-    digest = known_digest(context, item)
+    call_off(context, message, item)
+    digest = last_digest(item, context.store.sources)
     with suppress(CallerFault, EncoderNotReady):
         if digest is not None:
-            missing = _look_up_of(context, message, item)(digest).missing
+            missing = look_up_of(context, message, item)(digest).missing
             withdraw(context, message, item, missing)
     return Fetched(tally={reason: 1})
 
 
 def _tally(resolved: Resolved, decode: DecodeMessage | None, seconds: float) -> Tally:
-    downloaded = resolved.blob is not None and resolved.found.item.source.url is not None
+    body = resolved.blob if resolved.asked else None
     return {
         Count.FETCH_ITEMS: 1,
-        Count.FETCH_BYTES: resolved.blob.nbytes if downloaded and resolved.blob else 0,
+        Count.FETCH_BYTES: 0 if body is None else body.nbytes,
+        Count.DOWNLOADS: int(body is not None),
+        Count.NOT_MODIFIED: int(resolved.asked and body is None),
         Count.FETCH_SECONDS: seconds,
         Count.CACHE_HITS: len(resolved.found.finished),
         Count.CACHE_MISSES: len(resolved.found.missing),
@@ -118,87 +186,28 @@ def _tally(resolved: Resolved, decode: DecodeMessage | None, seconds: float) -> 
     }
 
 
-def _look_up_of(context: Context, message: FetchMessage, item: Item) -> LookUp:
-    """The look-up of a digest under the message's model. Raises at once where an encoder is missing."""
-    _, model = context.config.model(message.model)
-    cards = context.cards.of(message.model, model)
-    needs_of(item, "", model=model, cards=cards)
-
-    def look_up_digest(digest: str) -> Found:
-        return look_up([(item, digest)], model=model, cards=cards, embeddings=context.store.embeddings)[0]
-
-    return look_up_digest
-
-
-def _only_open(found: Found, wanted_parts: frozenset[PartId]) -> Found:
-    """Without the main part where that is final already: an item fetched again for its sound alone."""
-    return found if main_part(found.item) in wanted_parts else replace(found, main=None)
-
-
-def settle(
-    context: Context, message: FetchMessage, found: Found, blob: BlobRef | None, timings: dict[str, float]
+def _decode_message(
+    work: _Work, found: Found, blob: BlobRef | None, owned: Sequence[Wanted]
 ) -> DecodeMessage | None:
-    """Finish what is cached, claim what is missing; the decode message of what is ours to make, or None."""
-    if not _finish_cached(context, message, found, timings):
+    """The message for what is the item's own to make; None where that is nothing."""
+    if not owned or blob is None:
         return None
-    missing = _claimed(context, message, found, timings)
-    if not missing or blob is None:
-        return None
-    tracks = {wanted.track: wanted for wanted in missing}
-    main = tracks.get(found.item.modality)
+    message = work.message
+    main = next((wanted for wanted in owned if wanted.track is found.item.modality), None)
     return DecodeMessage(
         job_id=message.job_id,
         model=message.model,
         priority=message.priority,
         deadline=message.deadline,
-        enqueued_at=context.clock(),
+        enqueued_at=work.context.clock(),
         attempt=message.attempt,
         trace=message.trace,
         item=found.item,
         digest=found.digest,
         blob=blob,
         main=main,
-        audio=next((wanted for wanted in missing if wanted is not main), None),
-        timings=timings,
-    )
-
-
-def _finish_cached(context: Context, message: FetchMessage, found: Found, timings: dict[str, float]) -> bool:
-    """Finish the parts that are final at once. False: the job is gone.
-
-    The audio part is added before the main part ends, or the job could end without it.
-    """
-    main, audio = main_part(found.item), audio_part(found.item)
-    has_audio_part = audio != main and (audio in found.finished or _has_sound(found))
-    if has_audio_part and not context.store.jobs.add_part(message.job_id, audio):
-        return False
-    for part, record in found.finished.items():
-        finish(context, message, part, record, timings)
-    return True
-
-
-def _has_sound(found: Found) -> bool:
-    """Whether the cached frames say that the file has an audio track that is still to be made."""
-    if found.audio is None:
-        return False
-    record = found.finished.get(main_part(found.item))
-    info = record.metadata.audio if record is not None and record.metadata is not None else None
-    return info is not None and info.present
-
-
-def _claimed(
-    context: Context, message: FetchMessage, found: Found, timings: dict[str, float]
-) -> tuple[Wanted, ...]:
-    """What of the missing is ours to make.
-
-    Where only decoding tells which parts there are, decoding claims: a video that waited here for the
-    frames of another job would end with them, before its own audio part were known.
-    """
-    if found.item.modality is Modality.VIDEO and found.audio is not None:
-        return found.missing
-    item = found.item
-    return tuple(
-        wanted for wanted in found.missing if claim(context, message, item, wanted, timings) is Claim.OWNED
+        audio=next((wanted for wanted in owned if wanted is not main), None),
+        timings=work.timings(),
     )
 
 

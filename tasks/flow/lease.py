@@ -16,6 +16,9 @@ logger = logging.getLogger(__name__)
 @contextmanager
 def kept_flights(context: Context, keys: Sequence[str]) -> Iterator[None]:
     """Renew the leases of some flights every third of a lease while the block runs."""
+    if not keys:
+        yield
+        return
     done = threading.Event()
     keeper = threading.Thread(target=_keep, args=(context, tuple(keys), done), name="lease", daemon=True)
     keeper.start()

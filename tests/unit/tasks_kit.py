@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import time
 import uuid
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from epd.store.base import BlobKind, Completed
 from epd.store.open import open_memory_store
 from tasks.flow.context import Context
 from tasks.flow.fetch_chunk import fetch_chunk
+from workers.ffmpeg import ffmpeg_binary
 
 CONFIG = Config.model_validate(
     {
@@ -65,6 +67,19 @@ def png(colour: tuple[int, int, int] = (255, 0, 0)) -> bytes:
     file = io.BytesIO()
     Image.new("RGB", (8, 6), colour).save(file, "PNG")
     return file.getvalue()
+
+
+def make_videos(folder: Path) -> dict[str, bytes]:
+    """One second of moving picture, with a tone (``loud``) and without (``silent``)."""
+    picture = ["-f", "lavfi", "-i", "testsrc=size=64x48:rate=8:duration=1"]
+    tone = ["-f", "lavfi", "-i", "sine=frequency=440:duration=1"]
+    made = {}
+    for name, inputs in {"loud": [*picture, *tone], "silent": picture}.items():
+        path = folder / f"{name}.mp4"
+        command = [str(ffmpeg_binary()), "-nostdin", "-y", *inputs, "-c:v", "mpeg4", str(path)]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        made[name] = path.read_bytes()
+    return made
 
 
 @dataclass

@@ -121,6 +121,7 @@ def test_304_answers_from_the_memo(bench: Bench, site: Site) -> None:
     first = bench.job((IMAGE, at(site)))
     bench.fetch(first)
     bench.complete(bench.wanted(first, IMAGE, content_digest(png())), content_digest(png()))
+    bench.now += 2
     second = bench.job((IMAGE, at(site)))
     bench.fetch(second)
     assert site.statuses == [200, 304]

@@ -64,9 +64,10 @@ class MemoryCards:
 class MemorySources:
     """``Sources`` in one process."""
 
-    def __init__(self, *, ttl: float) -> None:
+    def __init__(self, *, ttl: float, sound_ttl: float) -> None:
         """Memos live ``ttl`` seconds."""
         self._memos: ExpiringMap[SourceMemo] = ExpiringMap(ttl)
+        self._sounds: ExpiringMap[bool] = ExpiringMap(sound_ttl)
 
     def get(self, source_key: str) -> SourceMemo | None:
         """What is known of a URL's content."""
@@ -75,6 +76,14 @@ class MemorySources:
     def put(self, source_key: str, memo: SourceMemo) -> None:
         """Remember it."""
         self._memos.put(source_key, memo)
+
+    def sound(self, digest: str) -> bool | None:
+        """Whether a video's bytes have sound."""
+        return self._sounds.get(digest)
+
+    def note_sound(self, digest: str, present: bool) -> None:
+        """Remember it."""
+        self._sounds.put(digest, present)
 
 
 class MemoryHeartbeats:

@@ -34,10 +34,11 @@ class RedisCards:
 class RedisSources:
     """``Sources`` on a server."""
 
-    def __init__(self, connection: Connection, *, ttl: float) -> None:
+    def __init__(self, connection: Connection, *, ttl: float, sound_ttl: float) -> None:
         """Memos live ``ttl`` seconds: longer than the embedding they lead to is of no use."""
         self._connection = connection
         self._ttl_ms = milliseconds(ttl)
+        self._sound_ttl_ms = milliseconds(sound_ttl)
 
     def get(self, source_key: str) -> SourceMemo | None:
         """What is known of a URL's content."""
@@ -46,6 +47,15 @@ class RedisSources:
     def put(self, source_key: str, memo: SourceMemo) -> None:
         """Remember it."""
         self._connection.call("SET", keys.source(source_key), memo.to_json(), "PX", self._ttl_ms)
+
+    def sound(self, digest: str) -> bool | None:
+        """Whether a video's bytes have sound."""
+        text = self._connection.call("GET", keys.sound(digest))
+        return None if text is None else text == "1"
+
+    def note_sound(self, digest: str, present: bool) -> None:
+        """Remember it."""
+        self._connection.call("SET", keys.sound(digest), "1" if present else "0", "PX", self._sound_ttl_ms)
 
 
 class RedisHeartbeats:
