@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from pathlib import Path
+from typing import BinaryIO
 
 from epd.contracts.errors import NotFound
 
@@ -16,19 +16,18 @@ from epd.contracts.errors import NotFound
 _FLAGS = mmap.MAP_SHARED | mmap.MAP_POPULATE
 
 
-def map_rows(path: Path, offset: int, nbytes: int) -> memoryview:
-    """Bytes [offset, offset + nbytes) of a file, read-only; the mapping ends with its last view.
+def map_rows(file: BinaryIO, offset: int, nbytes: int) -> memoryview:
+    """Bytes [offset, offset + nbytes) of an open file, read-only; the mapping ends with its last view.
 
     Raises:
-        NotFound: the file is gone, or shorter than that.
+        NotFound: the file is shorter than that, or cannot be mapped.
     """
     first = offset - offset % mmap.ALLOCATIONGRANULARITY
+    length = offset + nbytes - first
     try:
-        with path.open("rb", buffering=0) as file:
-            if os.fstat(file.fileno()).st_size < offset + nbytes:
-                raise NotFound("embedding file is damaged: it became shorter")
-            length = offset + nbytes - first
-            area = mmap.mmap(file.fileno(), length, flags=_FLAGS, prot=mmap.PROT_READ, offset=first)
+        if os.fstat(file.fileno()).st_size < offset + nbytes:
+            raise NotFound("embedding file is damaged: it became shorter")
+        area = mmap.mmap(file.fileno(), length, flags=_FLAGS, prot=mmap.PROT_READ, offset=first)
     except OSError as error:
         raise NotFound(f"embedding file: {error.strerror}") from error
     return memoryview(area)[offset - first :]

@@ -1,14 +1,13 @@
 """Several embeddings' rows for one request: all of them or an error, mapped one after the other.
 
-They are pinned before anything is looked at and as long as they are sent, so that a check that was good stays
-good. A file is mapped when its turn comes: a request holds one open file, however many it names.
+They are pinned with the look-up and as long as they are sent, so that a check that was good stays good. A
+file is mapped when its turn comes: a request holds one open file, however many it names.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -21,8 +20,7 @@ from api.streamed import Piece, pieces_of
 from epd.contracts.errors import InvalidRequest, MediaTooLarge, NotFound, RowsNotThere
 from epd.contracts.handoff import Slice
 from epd.contracts.metadata import EmbeddingRef
-from epd.store.base import Embeddings
-from epd.store.embedding_file import open_embedding
+from epd.store.cache import Embeddings
 
 #: Slices of one request, and bytes of all its rows.
 MAX_SLICES = 256
@@ -30,7 +28,7 @@ MAX_BYTES = 4 << 30
 #: Bytes of a request body: a slice takes some 110.
 MAX_BODY = 64 << 10
 #: A pin's length in seconds. It is renewed at half of that, and ends by itself where this process dies.
-PIN_SECONDS = 60.0
+PIN_SECONDS = 20.0
 _MAX_NAMED = 8
 
 
@@ -54,7 +52,7 @@ def parse_slices(body: bytes | bytearray) -> SlicesRequest:
 
 
 def pinned_rows(embeddings: Embeddings, slices: Sequence[Slice]) -> list[Rows]:
-    """The rows of all slices, pinned and checked. Two round trips.
+    """The rows of all slices, pinned and checked. One round trip.
 
     Raises:
         NotFound: embeddings are not there; they are named.
@@ -62,8 +60,7 @@ def pinned_rows(embeddings: Embeddings, slices: Sequence[Slice]) -> list[Rows]:
         MediaTooLarge: all rows together are over the limit.
     """
     keys = list(dict.fromkeys(part.key for part in slices))
-    embeddings.pin(keys, PIN_SECONDS)
-    entries = dict(zip(keys, embeddings.lookup(keys), strict=True))
+    entries = dict(zip(keys, embeddings.lookup(keys, lease=PIN_SECONDS), strict=True))
     missing = [key for key, entry in entries.items() if entry is None]
     if missing:
         more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
@@ -88,7 +85,7 @@ async def slice_pieces(services: Services, prefix: bytes, parts: Sequence[Rows])
     if prefix:
         yield prefix
     for number, part in enumerate(parts):
-        rows = await services.call(_map, services.store.embeddings.path(part.ref.key), part)
+        rows = await services.call(_map, services.store.embeddings, part)
         for piece in pieces_of(rows):
             yield piece
             if time.monotonic() - pinned_at > PIN_SECONDS / 2:
@@ -96,11 +93,12 @@ async def slice_pieces(services: Services, prefix: bytes, parts: Sequence[Rows])
                 await _renew(services, parts[number:])
 
 
-def _map(path: Path, part: Rows) -> memoryview:
-    stored = open_embedding(path)
-    if (stored.shape, stored.dtype) != (part.ref.shape, part.ref.dtype):
-        raise NotFound("embedding file holds something else than the index said")
-    return map_rows(path, *stored.rows(part.start, part.stop))
+def _map(embeddings: Embeddings, part: Rows) -> memoryview:
+    stored, file = embeddings.open(part.ref.key)
+    with file:
+        if (stored.shape, stored.dtype) != (part.ref.shape, part.ref.dtype):
+            raise NotFound("embedding file holds something else than the index said")
+        return map_rows(file, *stored.rows(part.start, part.stop))
 
 
 async def _renew(services: Services, parts: Sequence[Rows]) -> None:

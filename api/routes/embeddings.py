@@ -11,10 +11,11 @@ from api.embedding_formats import MEDIA_TYPES, Form, Representation, form_of, re
 from api.embedding_response import embedding_headers, embedding_pieces, entity_tag
 from api.mapped_rows import map_rows
 from api.services import Served, Services
+from api.slices import PIN_SECONDS
 from api.streamed import StreamedResponse
 from epd.contracts.errors import NotFound
 from epd.contracts.metadata import Entry, Metadata
-from epd.store.embedding_file import EmbeddingFile, open_embedding
+from epd.store.embedding_file import EmbeddingFile
 
 router = APIRouter(tags=["embeddings"])
 
@@ -62,8 +63,8 @@ async def get_metadata(services: Served, key: Key) -> Metadata:
     return (await services.call(_entry, services, key)).metadata
 
 
-def _entry(services: Services, key: str) -> Entry:
-    (entry,) = services.store.embeddings.lookup([key])
+def _entry(services: Services, key: str, lease: float = 0.0) -> Entry:
+    (entry,) = services.store.embeddings.lookup([key], lease=lease)
     if entry is None:
         raise NotFound("no such embedding, or it was evicted")
     return entry
@@ -72,8 +73,13 @@ def _entry(services: Services, key: str) -> Entry:
 def _open(
     services: Services, key: str, form: Form, bounds: tuple[int | None, int | None]
 ) -> tuple[EmbeddingFile, Representation, memoryview]:
-    """The index first, so that only whole embeddings are given out; then the rows, mapped."""
-    _entry(services, key)
-    stored = open_embedding(services.store.embeddings.path(key))
-    body = represent(stored, form, *bounds)
-    return stored, body, map_rows(stored.path, body.offset, body.nbytes)
+    """The index first, so that only whole embeddings are given out; then the rows, mapped.
+
+    Its lease keeps the file where it is until the rows are mapped, and from being counted as free while they
+    are sent.
+    """
+    _entry(services, key, lease=PIN_SECONDS)
+    stored, file = services.store.embeddings.open(key)
+    with file:
+        body = represent(stored, form, *bounds)
+        return stored, body, map_rows(file, body.offset, body.nbytes)

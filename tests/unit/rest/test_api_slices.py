@@ -139,14 +139,17 @@ def test_the_bounds_on_bytes(kept: Rest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_is_sent_is_pinned(kept: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
-    pinned: list[tuple[list[str], float]] = []
-    pin = kept.store.embeddings.pin
+    pinned: list[list[str]] = []
+    store = type(kept.store.embeddings)
+    look_up = store.lookup
+
+    def looked_up(self: Any, keys: list[str], **options: Any) -> Any:
+        pinned.append(list(keys))
+        assert options["lease"] == 0.0
+        return look_up(self, keys, **options)
+
     monkeypatch.setattr(slices, "PIN_SECONDS", 0.0)  # so that it is renewed with each piece
-
-    def noted(keys: list[str], seconds: float) -> list[bool]:
-        pinned.append((keys, seconds))
-        return pin(keys, 60)
-
-    monkeypatch.setattr(type(kept.store.embeddings), "pin", lambda _, keys, seconds: noted(keys, seconds))
+    monkeypatch.setattr(store, "lookup", looked_up)
+    monkeypatch.setattr(store, "pin", lambda _, keys, __: pinned.append(list(keys)))
     assert ask(kept, (FILM, 0, None), (IMAGE, 0, 1), (FILM, 3, 4)).status_code == 200
-    assert [keys for keys, _ in pinned] == [[FILM, IMAGE], [FILM, IMAGE], [IMAGE, FILM], [FILM]]
+    assert pinned == [[FILM, IMAGE], [FILM, IMAGE], [IMAGE, FILM], [FILM]]
