@@ -1,0 +1,33 @@
+"""The engine and preprocessing checks of tests/gpu, on the processor: a check that nobody runs is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.gpu import engine_checks, preprocess_checks
+from tests.gpu.batches import FAMILIES
+from tests.gpu.site import twin_site
+
+
+@pytest.mark.parametrize(("family", "captured"), [("dinov2", False), ("qwen2_5_vl", True), ("whisper", True)])
+def test_engine_rows(family: str, captured: bool, tmp_path: Path) -> None:
+    engine_checks.check_engine_rows(twin_site(), family, tmp_path, captured=captured)
+
+
+def test_engine_rows_in_the_dtype_of_a_gpu(tmp_path: Path) -> None:
+    engine_checks.check_engine_rows(twin_site("bfloat16"), "qwen3_vl", tmp_path, captured=True)
+
+
+def test_little_memory(tmp_path: Path) -> None:
+    engine_checks.check_little_memory(twin_site(), tmp_path)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_preprocess(family: str, tmp_path: Path) -> None:
+    preprocess_checks.check_preprocess(twin_site(), family, tmp_path)
+
+
+def test_resize() -> None:
+    preprocess_checks.check_resize(twin_site())
