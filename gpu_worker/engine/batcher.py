@@ -5,20 +5,24 @@ has a leader, the oldest slot of the class whose turn it is, and is filled from 
 interactive slots before bulk slots. Because the leader is always the oldest of its class, and every
 ``bulk_every``-th batch is led by bulk when bulk waits, no slot waits for ever.
 
-Nothing here waits for a fuller batch: the caller takes when its device is idle.
+Nothing here waits for a fuller batch: the caller takes when its device is idle. A batch that was taken ahead
+of that may be filled up with what comes until then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from epd.contracts.job import Priority
-from gpu_worker.engine.planner import Budget, pack
+from gpu_worker.engine.planner import Budget, fill, pack
 from gpu_worker.engine.slot import Planned
 
 #: Every that many batches, waiting bulk leads one.
 BULK_EVERY = 4
+
+#: Who is served first inside a lane.
+_SERVED = (Priority.INTERACTIVE, Priority.BULK)
 
 _LaneKey = tuple[str, Hashable]
 
@@ -92,18 +96,39 @@ class Batcher:
 
     def take(self, now: float) -> Take:
         """Remove and return the next batch, and every slot whose deadline is not after ``now``."""
-        late = [one.slot.id for one in self._all() if one.slot.deadline <= now]
-        expired = self._remove_all(late)
+        expired = self._remove_late(now)
         leader = self._leader()
         if leader is None:
             return Take(expired=expired)
         batch = pack(leader, self._beside(leader), self._budget)
         return Take(batch=self._remove_all([one.slot.id for one in batch]), expired=expired)
 
+    def can_fill(self, batch: Sequence[Planned]) -> bool:
+        """Whether a slot that is queued fits into a batch that was taken before."""
+        lane = self._lane_of(batch)
+        room = self._budget.max_cost - sum(one.plan.cost for one in batch)
+        if lane is None or len(batch) >= self._budget.max_items:
+            return False
+        return any(one.plan.cost <= room for slots in lane.waiting.values() for one in slots.values())
+
+    def take_beside(self, batch: Sequence[Planned], now: float) -> Take:
+        """Remove and return what fits into a batch that was taken before; and late slots, as ``take``."""
+        expired = self._remove_late(now)
+        lane = self._lane_of(batch)
+        groups = [] if lane is None else [list(lane.waiting[one].values()) for one in _SERVED]
+        chosen = fill(batch, groups, self._budget)
+        return Take(batch=self._remove_all([one.slot.id for one in chosen]), expired=expired)
+
     def drain(self) -> list[Planned]:
         """Remove and return everything, oldest first."""
         oldest_first = sorted(self._arrival, key=lambda slot_id: self._arrival[slot_id][0])
         return list(self._remove_all(oldest_first))
+
+    def _lane_of(self, batch: Sequence[Planned]) -> _Lane | None:
+        return self._lanes.get((batch[0].slot.encoder, batch[0].plan.bucket))
+
+    def _remove_late(self, now: float) -> tuple[Planned, ...]:
+        return self._remove_all([one.slot.id for one in self._all() if one.slot.deadline <= now])
 
     def _all(self) -> Iterator[Planned]:
         for lane in self._lanes.values():
@@ -132,5 +157,5 @@ class Batcher:
 
     def _beside(self, leader: Planned) -> Iterator[list[Planned]]:
         lane = self._lanes[self._arrival[leader.slot.id][1]]
-        for priority in (Priority.INTERACTIVE, Priority.BULK):
+        for priority in _SERVED:
             yield [one for one in lane.waiting[priority].values() if one is not leader]

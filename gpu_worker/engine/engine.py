@@ -55,7 +55,7 @@ class Engine:
         self._observer = observer
         self._runner: Runner = runner or EagerRunner()
         self._forward = ForwardPass(device, self._runner, budget.max_cost)
-        self._pipeline = Pipeline(budget, clock)
+        self._pipeline = Pipeline(budget, clock, ahead=device.kind != "cpu")
         self._watchdog = Watchdog(batch_timeout, self._on_hung)
         self._replies = Replies(device, observer, self.counters, self._watchdog)
         stager = Stager(
@@ -152,6 +152,8 @@ class Engine:
             self._warm.set()
         while (items := self._pipeline.next_staged()) is not None:
             self._run_batch(items)
+            # The media leave the device before the staging thread is told that it is free.
+            del items
             self._pipeline.finish_batch()
 
     def _run_batch(self, items: Sequence[StagedItem]) -> None:

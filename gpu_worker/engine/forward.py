@@ -21,7 +21,7 @@ from gpu_worker.engine.device import Device, DeviceLost, Stamp, is_device_lost, 
 from gpu_worker.engine.planner import split
 from gpu_worker.engine.runner import Runner
 from gpu_worker.engine.slot import Failed, Settled
-from gpu_worker.engine.staging import StagedItem
+from gpu_worker.engine.staging import RanItem, StagedItem
 
 _log = logging.getLogger(__name__)
 
@@ -30,10 +30,11 @@ _log = logging.getLogger(__name__)
 class Rows:
     """The output of one batch: packed rows on the device, their items in order, and three stamps.
 
-    For an item in parts, ``preprocessed`` is that of the first part.
+    For an item in parts, ``preprocessed`` is that of the first part. The raw media are not held: while rows
+    are on their way home, their memory is the next batch's.
     """
 
-    items: tuple[StagedItem, ...]
+    items: tuple[RanItem, ...]
     packed: Tensor
     begun: Stamp
     preprocessed: Stamp
@@ -97,7 +98,7 @@ class ForwardPass:
         expected = (sum(plan.tokens for plan in plans), encoder.card.hidden)
         if tuple(packed.shape) != expected:
             raise EncodeFailed(f"the encoder gave rows of {tuple(packed.shape)}, not {expected}")
-        return Rows(items, packed, begun, stamps[0], done)
+        return Rows(tuple(item.without_raw() for item in items), packed, begun, stamps[0], done)
 
     def _portions(self, items: Sequence[StagedItem]) -> Iterator[tuple[list[Tensor], list[ItemPlan]]]:
         """Raws and plans of each forward: the whole batch, or the parts of the one item that is too large."""

@@ -1,11 +1,12 @@
 """The hand-over between the engine's threads: what is queued, staged and running, under one lock.
 
-A batch is taken at once when nothing is staged or running. While one runs, the next is staged ahead only
-if it is full already. That is right under any backlog: a part batch holds all that is queued for its lane, so
-waiting for the device can only add to it, and costs at most the seconds of staging it (copies of the one or
-two milliseconds in which the device would have started it). Taking it early costs a whole forward more, when
-its later mates run apart. Where enough is queued for waiting to gain nothing, the batch is full, and is
-staged while the device runs.
+A batch is taken at once when nothing is staged or running. While one runs, the next is staged:
+
+- Where uploads take time (``ahead``), with whatever is queued, and until the device takes it the staged batch
+  is filled up with what comes: so it is on the device when the one before ends, and as large as if it had
+  been formed then.
+- Where staging is next to nothing, on a CPU, only once it is full. A part batch can only grow until the
+  device is free, and every further take would ask the store once more who is still wanted.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ _TICK = 1.0
 
 
 class Pipeline:
-    """Queued slots, at most one staged batch, and how many batches are staged or running. Thread-safe."""
+    """Queued slots, at most one staged batch, and whether one runs. Thread-safe."""
 
-    def __init__(self, budget: Budget, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, budget: Budget, clock: Callable[[], float] = time.time, *, ahead: bool = False
+    ) -> None:
         self._changed = threading.Condition()
         self._batcher = Batcher(budget)
         self._clock = clock
-        self._staged: list[StagedItem] | None = None
-        self._in_hand = 0
+        self._ahead = ahead
+        self._staged: list[StagedItem] = []
+        self._running = False
         self._stopping = False
 
     def __len__(self) -> int:
@@ -53,63 +57,62 @@ class Pipeline:
         with self._changed:
             return self._batcher.remove(slot_id)
 
-    def next_take(self) -> Take | None:
-        """Wait until a batch may be staged, and take it; None when the engine stops.
+    # the staging thread
 
-        A take with a batch counts as in hand until ``finish_batch``.
-        """
+    def next_take(self) -> Take | None:
+        """Wait until slots may be staged, and take them; None when the engine stops."""
         with self._changed:
             while not self._may_take():
                 if self._stopping:
                     return None
                 self._changed.wait(_TICK)
-            take = self._batcher.take(self._clock())
-            if take.batch:
-                self._in_hand += 1
-            return take
+            if self._staged:
+                return self._batcher.take_beside(self._open_batch(), self._clock())
+            return self._batcher.take(self._clock())
+
+    def put_staged(self, items: Sequence[StagedItem]) -> None:
+        """Hand items to the device thread: with those that are staged, or as a batch of their own."""
+        with self._changed:
+            self._staged += items
+            self._changed.notify_all()
 
     @property
-    def is_alone(self) -> bool:
-        """Whether the batch in hand is the only one."""
+    def is_free(self) -> bool:
+        """Whether nothing is staged or running, so that the device holds no batch."""
         with self._changed:
-            return self._in_hand == 1
+            return not self._staged and not self._running
 
-    def begin_alone(self) -> bool:
-        """Wait until no batch is in hand, and take one more in hand. False: the engine stops."""
+    def await_free(self) -> bool:
+        """Wait until nothing is staged or running. False: the engine stops."""
         with self._changed:
-            while self._in_hand and not self._stopping:
+            while (self._staged or self._running) and not self._stopping:
                 self._changed.wait(_TICK)
-            if self._stopping:
-                return False
-            self._in_hand += 1
-            return True
+            return not self._stopping
 
     def put_back(self, batch: Sequence[Planned]) -> None:
-        """Slots that were taken and will not be staged, the engine being about to stop."""
+        """Slots that were taken and will not be staged, since the engine stops."""
         with self._changed:
             for planned in batch:
                 self._batcher.add(planned)
 
-    def put_staged(self, items: list[StagedItem]) -> None:
-        """Hand a staged batch to the device thread."""
-        with self._changed:
-            self._staged = items
-            self._changed.notify_all()
+    # the device thread
 
     def next_staged(self) -> list[StagedItem] | None:
-        """Wait for a staged batch; None when the engine stops, also when one is staged."""
+        """Wait for a staged batch, which then runs; None when the engine stops, also when there is one."""
         with self._changed:
-            while self._staged is None and not self._stopping:
+            while not self._staged and not self._stopping:
                 self._changed.wait(_TICK)
             if self._stopping:
                 return None
-            staged, self._staged = self._staged, None
-            return staged
+            batch, self._staged = self._staged, []
+            self._running = True
+            self._changed.notify_all()
+            return batch
 
     def finish_batch(self) -> None:
-        """The batch taken first has left the device (or had nothing to run)."""
+        """The running batch has left the device thread."""
         with self._changed:
-            self._in_hand -= 1
+            self._running = False
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -121,13 +124,15 @@ class Pipeline:
     def leftovers(self) -> list[Slot]:
         """Slots that were queued or staged and will not run. Only after the threads have ended."""
         with self._changed:
-            staged = [item.planned for item in self._staged or []]
-            self._staged = None
+            staged, self._staged = self._open_batch(), []
             return [planned.slot for planned in (*staged, *self._batcher.drain())]
 
     def _may_take(self) -> bool:
         if self._stopping or not len(self._batcher):
             return False
-        if self._in_hand == 0:
-            return True
-        return self._in_hand == 1 and self._staged is None and self._batcher.has_full_batch()
+        if self._staged:
+            return self._ahead and self._batcher.can_fill(self._open_batch())
+        return not self._running or self._ahead or self._batcher.has_full_batch()
+
+    def _open_batch(self) -> list[Planned]:
+        return [item.planned for item in self._staged]

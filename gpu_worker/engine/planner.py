@@ -53,16 +53,21 @@ def plan_slot(slot: Slot, encoder: Plans) -> Planned | Failed:
 
 
 def pack(leader: Planned, groups: Iterable[Sequence[Planned]], budget: Budget) -> list[Planned]:
-    """The leader and what fits beside it; earlier groups are served before later ones.
+    """The leader and what fits beside it, as ``fill`` chooses."""
+    return [leader, *fill([leader], groups, budget)]
+
+
+def fill(batch: Sequence[Planned], groups: Iterable[Sequence[Planned]], budget: Budget) -> list[Planned]:
+    """What fits beside the slots of a batch; earlier groups are served before later ones.
 
     Inside a group it is first-fit decreasing (Johnson 1973) for one bin: by falling cost, each item that
     still fits. Equal costs keep their order, so older items go first.
     """
-    chosen = [leader]
-    room = budget.max_cost - leader.plan.cost
+    chosen = list[Planned]()
+    room = budget.max_cost - sum(one.plan.cost for one in batch)
     for group in groups:
         for planned in sorted(group, key=lambda one: one.plan.cost, reverse=True):
-            if len(chosen) == budget.max_items:
+            if len(batch) + len(chosen) >= budget.max_items:
                 return chosen
             if planned.plan.cost <= room:
                 chosen.append(planned)

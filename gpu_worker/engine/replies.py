@@ -101,6 +101,8 @@ class Replies:
 
     def _count(self, encoder: str, settled: Sequence[Settled]) -> None:
         outcomes = [one.outcome for one in settled if isinstance(one.outcome, Encoded)]
+        if not outcomes:
+            return
         counters, seconds = self._counters, outcomes[0].timings
         counters.add(Count.ENCODE_BATCHES, encoder=encoder)
         counters.add(Count.ENCODE_ITEMS, len(outcomes), encoder=encoder)

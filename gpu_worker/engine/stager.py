@@ -49,25 +49,23 @@ class Stager:
     def _stage_all(self, batch: Sequence[Planned]) -> None:
         """Stage a batch; in several, one after the other, where the device has no room for all of it."""
         rest = batch
-        while True:
-            staging = self._staged(rest)
-            self._replies.put(staging.failed)
-            if staging.items:
-                self._pipeline.put_staged(list(staging.items))
-            else:
-                self._pipeline.finish_batch()
-            rest = staging.rest
-            if not rest:
-                return
-            _log.warning("%d of %d staged items wait for room on the device", len(rest), len(batch))
-            if not self._pipeline.begin_alone():
+        while rest := self._stage_some(rest):
+            _log.warning("%d of %d items wait for room on the device", len(rest), len(batch))
+            if not self._pipeline.await_free():
                 self._pipeline.put_back(rest)
                 return
+
+    def _stage_some(self, batch: Sequence[Planned]) -> Sequence[Planned]:
+        """Hand on what has room, and give the rest. Holds none of it: the rest waits for its memory."""
+        staging = self._staged(batch)
+        self._replies.put(staging.failed)
+        self._pipeline.put_staged(staging.items)
+        return staging.rest
 
     def _staged(self, batch: Sequence[Planned]) -> Staging:
         try:
             with self._watchdog.watch(f"staging a batch of {len(batch)}"):
-                return stage(batch, self._device, alone=self._pipeline.is_alone)
+                return stage(batch, self._device, alone=self._pipeline.is_free)
         except Exception as error:
             self._report(error, [one.slot for one in batch])
             return Staging()

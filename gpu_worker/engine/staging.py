@@ -29,6 +29,18 @@ class StagedItem:
     raw: Tensor
     seconds: float
 
+    def without_raw(self) -> RanItem:
+        """What the way home needs of it; the media may leave the device."""
+        return RanItem(self.planned, self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class RanItem:
+    """A planned slot that was run, and the seconds that its staging took."""
+
+    planned: Planned
+    seconds: float
+
 
 @dataclass(frozen=True, slots=True)
 class Staging:

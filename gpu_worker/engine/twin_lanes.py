@@ -83,6 +83,7 @@ class TwinLane:
             work, mark = entry
             self.gate.wait(_PATIENCE)
             work()
+            del work, entry  # they hold the memory that was copied
             self._log.append(f"{self._name} done")
             mark.reach()
 
@@ -151,7 +152,7 @@ class TwinLanes:
 
 
 class _Meter:
-    """Bytes of tensors that are alive. A view that outlives its tensor is not counted."""
+    """Bytes of memory that is alive, under whatever views."""
 
     def __init__(self) -> None:
         self.nbytes = 0
@@ -159,7 +160,7 @@ class _Meter:
 
     def measured(self, tensor: Tensor) -> Tensor:
         self._add(tensor.nbytes)
-        weakref.finalize(tensor, self._add, -tensor.nbytes)
+        weakref.finalize(tensor.untyped_storage(), self._add, -tensor.nbytes)
         return tensor
 
     def _add(self, nbytes: int) -> None:

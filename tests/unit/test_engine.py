@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,64 +13,18 @@ from torch import Tensor
 
 from epd.contracts.errors import BlobMissing, EncodeFailed, EncoderNotReady
 from epd.telemetry.counters import Count, counter_key
-from gpu_worker.encoders.base import Encoder, Inputs
+from gpu_worker.encoders.base import Encoder
 from gpu_worker.engine.cpu_device import CpuDevice
 from gpu_worker.engine.engine import Engine
 from gpu_worker.engine.planner import Budget
 from gpu_worker.engine.runner import EagerRunner
-from gpu_worker.engine.slot import Dropped, DropReason, Encoded, Failed, Outcome, Slot
+from gpu_worker.engine.slot import Dropped, DropReason, Encoded, Failed
+from tests.unit.engine_rig import Rig, rows_of
 from tests.unit.engine_watcher import Watcher
-from tests.unit.slot_makers import make_slot
 from tests.unit.tiny_checkpoints import tiny_encoder
 
-#: A picture whose first pixel is this makes the runner below fail.
+#: A picture whose first pixel is this makes ``poisoned`` fail.
 POISON = 251
-
-
-class GatedRunner(EagerRunner):
-    """The eager runner, held back by a gate, failing for batches that ``fails`` picks."""
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-        self.gate.set()
-        self.entered = threading.Event()
-        self.sizes: list[int] = []
-        self.fails: Callable[[Tensor], Exception | None] = lambda _pictures: None
-
-    def run(self, encoder: Encoder, inputs: Inputs) -> Tensor:
-        self.entered.set()
-        assert self.gate.wait(20)
-        pictures = inputs.tensors["pictures"]
-        self.sizes.append(len(pictures))
-        error = self.fails(pictures)
-        if error is not None:
-            raise error
-        return super().run(encoder, inputs)
-
-
-class Rig:
-    def __init__(self, encoder: Encoder, folder: Path) -> None:
-        self.encoder, self.folder = encoder, folder
-        self.watcher, self.runner = Watcher(), GatedRunner()
-        self.engine = Engine(
-            {"eye": encoder}, budget=Budget(max_items=4, max_cost=10_000), device=CpuDevice(),
-            observer=self.watcher, runner=self.runner,
-        )  # fmt: skip
-        self.engine.start(30)
-
-    def slot(self, value: int, **fields: object) -> Slot:
-        path = self.folder / f"blob-{time.monotonic_ns()}"
-        path.write_bytes(bytes([value]) * (30 * 40 * 3))
-        return make_slot(path=path, height=30, width=40, **fields)  # type: ignore[arg-type]
-
-    def hold_one_batch(self) -> Slot:
-        """Submit a slot and hold the device at it, so that what follows has to queue."""
-        self.runner.gate.clear()
-        self.runner.entered.clear()
-        first = self.slot(1)
-        self.engine.submit(first)
-        assert self.runner.entered.wait(20)
-        return first
 
 
 @pytest.fixture(scope="module")
@@ -83,14 +37,7 @@ def eye(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 def rig(eye: Encoder, tmp_path: Path) -> Iterator[Rig]:
     rig = Rig(eye, tmp_path)
     yield rig
-    rig.runner.gate.set()
-    rig.engine.stop(20)
-
-
-def rows_of(outcome: Outcome) -> Tensor:
-    assert isinstance(outcome, Encoded), outcome
-    flat = torch.frombuffer(bytearray(outcome.rows), dtype=torch.float32)
-    return flat.view(outcome.plan.tokens, outcome.hidden)
+    rig.end()
 
 
 def poisoned(pictures: Tensor) -> Exception | None:

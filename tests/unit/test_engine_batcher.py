@@ -151,3 +151,42 @@ def test_an_item_whose_plan_raises_fails_alone() -> None:
     bug = plan_slot(make_slot(), _Refusing(ZeroDivisionError()))
     assert isinstance(bug, Failed)
     assert isinstance(bug.error, EncodeFailed)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    first=st.lists(planned_slots, min_size=1, max_size=12), later=st.lists(planned_slots, max_size=20),
+    budget=budgets,
+)  # fmt: skip
+def test_a_batch_that_is_filled_up_stays_of_one_lane_and_within_its_budget(
+    first: list[Planned], later: list[Planned], budget: Budget
+) -> None:
+    batcher = filled(first, budget)
+    batch = list(batcher.take(NOW).batch)
+    for one in later:
+        batcher.add(one)
+    if not batch:
+        return
+    could = batcher.can_fill(batch)
+    more = batcher.take_beside(batch, NOW)
+    assert not more.batch or could
+    whole = [*batch, *more.batch]
+    assert len({(one.slot.encoder, one.plan.bucket) for one in whole}) == 1
+    assert len(whole) <= budget.max_items
+    assert len(whole) == 1 or sum(one.plan.cost for one in whole) <= budget.max_cost
+    assert not any(one.slot.deadline <= NOW for one in more.batch)
+    assert not batcher.can_fill(whole)
+    out = [one.slot.id for one in (*more.batch, *more.expired, *batcher.drain())]
+    assert len(out) == len(set(out))
+    assert {one.slot.id for one in later} <= set(out)
+
+
+def test_interactive_slots_fill_a_batch_up_first() -> None:
+    batcher = filled([make_planned(5)], Budget(max_items=9, max_cost=10))
+    batch = batcher.take(NOW).batch
+    bulk = make_planned(4, slot=make_slot(priority=Priority.BULK))
+    urgent, other = make_planned(3), make_planned(1, bucket="other")
+    for one in (bulk, urgent, other):
+        batcher.add(one)
+    assert batcher.take_beside(batch, NOW).batch == (urgent,)
+    assert len(batcher) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 
@@ -16,6 +15,7 @@ from torch import Tensor
 from gpu_worker.engine.device import DeviceHung, is_device_lost, is_out_of_memory
 from gpu_worker.engine.pinned_ring import PinnedRing, open_ring
 from gpu_worker.engine.twin_lanes import TwinLanes, TwinMark
+from tests.unit.engine_rig import wait_until
 
 MIB = 1 << 20
 
@@ -92,14 +92,14 @@ def test_a_place_is_not_written_before_its_copy_is_done() -> None:
         for source, target in zip(sources, targets, strict=True)
     ], daemon=True)  # fmt: skip
     sender.start()
-    wait_for(lambda: lanes.log.count("in queued") == 4)  # the ring is full
+    wait_until(lambda: lanes.log.count("in queued") == 4)  # the ring is full
     sender.join(0.1)
     assert sender.is_alive()
     assert lanes.log == ["in queued"] * 4
     lanes.inward.gate.set()
     sender.join(20)
     assert not sender.is_alive()
-    wait_for(lambda: lanes.log.count("in done") == 6)
+    wait_until(lambda: lanes.log.count("in done") == 6)
     assert all(map(torch.equal, sources, targets))
     lanes.close()
 
@@ -145,10 +145,3 @@ def test_a_refused_pin_is_no_lost_device() -> None:
         assert is_out_of_memory(error)
         assert not is_device_lost(error)
     assert not is_out_of_memory(torch.AcceleratorError("CUDA error: an illegal memory access"))
-
-
-def wait_for(condition: Callable[[], bool], within: float = 20.0) -> None:
-    end = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < end, "not in time"
-        time.sleep(0.002)
