@@ -17,7 +17,19 @@ from api.depth import QueueDepth
 from api.docs import install_schemas
 from api.errors import install_error_handlers
 from api.middleware import RequestLayer
-from api.routes import embeddings, encode, handoff, health, jobs, media, metrics, models, slices, status
+from api.routes import (
+    cache,
+    embeddings,
+    encode,
+    handoff,
+    health,
+    jobs,
+    media,
+    metrics,
+    models,
+    slices,
+    status,
+)
 from api.services import Publisher, Services
 from epd.config import Config, load_config
 from epd.settings import Settings, read_settings
@@ -38,6 +50,7 @@ _ROUTERS: tuple[APIRouter, ...] = (
     jobs.router,
     slices.router,
     embeddings.router,
+    cache.router,
     handoff.router,
     media.router,
     models.router,

@@ -36,6 +36,8 @@ def _status(services: Services) -> StatusAnswer:
         cache_entries=cache.entries,
         cache_bytes=cache.nbytes,
         cache_limit=cache.limit,
+        l2=cache.l2,
+        cache_totals=cache.totals,
         blob_bytes=store.blobs.used_bytes(),
         blob_limit=settings.blob_bytes,
     )

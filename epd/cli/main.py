@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from epd.cli.cache import cache_app
 from epd.cli.doctor import doctor
 from epd.cli.encode import encode
 from epd.cli.status import models, status
@@ -46,6 +47,7 @@ def _options(
 
 for command in (encode, status, models, doctor, up):
     typer_app.command()(command)
+typer_app.add_typer(cache_app, name="cache")
 
 
 def app() -> None:

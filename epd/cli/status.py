@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from epd.cli.cache import cache_lines
 from epd.cli.gpu_tables import gpu_tables
 from epd.cli.server import UrlOption, connect
 from epd.cli.tables import mebibytes, plain_table
@@ -29,7 +30,8 @@ def status(url: UrlOption = None, as_json: JsonOption = False) -> None:
     for table in gpu_tables(answer):
         console.print(table, "")
     console.print(_queues(answer), "")
-    console.print(f"cache: {answer.cache_entries} embeddings, {_mib(answer.cache_bytes, answer.cache_limit)}")
+    for line in cache_lines(answer):
+        console.print(line, highlight=False)
     console.print(f"blobs: {_mib(answer.blob_bytes, answer.blob_limit)}")
 
 

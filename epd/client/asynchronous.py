@@ -16,6 +16,7 @@ from epd.client.calls import Call, Unreachable
 from epd.client.items import ItemLike, Prepared, prepare
 from epd.client.tensors import Form, read_embedding, read_slices
 from epd.contracts.answers import EventAnswer, JobAnswer, MediaAnswer, ModelsAnswer, StatusAnswer
+from epd.contracts.cache import CachedAnswer
 from epd.contracts.errors import DeadlineExceeded
 from epd.contracts.handoff import Handoff, HandoffReceipt, HandoffRequest, Slice
 from epd.contracts.job import FINAL_STATES
@@ -140,6 +141,40 @@ class AsyncClient:
         All or none: raises ``NotFound`` naming each key that is not there.
         """
         return read_slices(await self._send(calls.get_slices(slices)), len(slices), form)
+
+    async def cached(
+        self,
+        *,
+        encoder: str | None = None,
+        modality: str | None = None,
+        tier: str | None = None,
+        page: int = 500,
+    ) -> AsyncIterator[CachedAnswer]:
+        """What is cached; see ``Client.cached``."""
+        params = {"encoder": encoder, "modality": modality, "tier": tier, "limit": str(page), "cursor": None}
+        while True:
+            answer = await self._send(calls.list_embeddings(params))
+            for each in answer.embeddings:
+                yield each
+            if answer.cursor is None:
+                return
+            params["cursor"] = answer.cursor
+
+    async def forget(self, key: str) -> None:
+        """Take one embedding out; see ``Client.forget``."""
+        await self._send(calls.delete_embedding(key))
+
+    async def clear(self, *, encoder: str | None = None, weights_digest: str | None = None) -> int:
+        """Take out what an encoder has made; see ``Client.clear``."""
+        params = {"encoder": encoder, "weights_digest": weights_digest, "cursor": None}
+        params["all"] = "true" if encoder is None else None
+        removed = 0
+        while True:
+            answer = await self._send(calls.delete_embeddings(params))
+            removed += answer.removed
+            if answer.cursor is None:
+                return removed
+            params["cursor"] = answer.cursor
 
     async def metadata(self, key: str) -> Metadata:
         """The Decode-side metadata of an embedding."""

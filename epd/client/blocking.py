@@ -15,6 +15,7 @@ from epd.client.calls import Call, Unreachable
 from epd.client.items import ItemLike, Prepared, prepare
 from epd.client.tensors import Form, read_embedding, read_slices
 from epd.contracts.answers import EventAnswer, JobAnswer, MediaAnswer, ModelsAnswer, StatusAnswer
+from epd.contracts.cache import CachedAnswer
 from epd.contracts.errors import DeadlineExceeded
 from epd.contracts.handoff import Handoff, HandoffReceipt, HandoffRequest, Slice
 from epd.contracts.job import FINAL_STATES
@@ -140,6 +141,42 @@ class Client:
         All or none: raises ``NotFound`` naming each key that is not there.
         """
         return read_slices(self._send(calls.get_slices(slices)), len(slices), form)
+
+    def cached(
+        self,
+        *,
+        encoder: str | None = None,
+        modality: str | None = None,
+        tier: str | None = None,
+        page: int = 500,
+    ) -> Iterator[CachedAnswer]:
+        """What is cached, in no order, ``page`` entries a request; of one encoder, type or tier alone."""
+        params = {"encoder": encoder, "modality": modality, "tier": tier, "limit": str(page), "cursor": None}
+        while True:
+            answer = self._send(calls.list_embeddings(params))
+            yield from answer.embeddings
+            if answer.cursor is None:
+                return
+            params["cursor"] = answer.cursor
+
+    def forget(self, key: str) -> None:
+        """Take one embedding out of the cache; raises ``NotFound`` when it is not there."""
+        self._send(calls.delete_embedding(key))
+
+    def clear(self, *, encoder: str | None = None, weights_digest: str | None = None) -> int:
+        """Take out what an encoder, or one revision of it, has made (or all of it); how many there were.
+
+        The first digits of a digest are enough.
+        """
+        params = {"encoder": encoder, "weights_digest": weights_digest, "cursor": None}
+        params["all"] = "true" if encoder is None else None
+        removed = 0
+        while True:
+            answer = self._send(calls.delete_embeddings(params))
+            removed += answer.removed
+            if answer.cursor is None:
+                return removed
+            params["cursor"] = answer.cursor
 
     def metadata(self, key: str) -> Metadata:
         """The Decode-side metadata of an embedding."""

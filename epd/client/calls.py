@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from epd.contracts import errors
 from epd.contracts.answers import EventAnswer, JobAnswer, MediaAnswer, ModelsAnswer, StatusAnswer
+from epd.contracts.cache import CachePageAnswer, RemovedAnswer
 from epd.contracts.errors import EpdError
 from epd.contracts.handoff import Handoff, HandoffReceipt, HandoffRequest, Slice
 from epd.contracts.metadata import Metadata
@@ -104,6 +105,25 @@ def get_embedding(key: str, start: int | None, stop: int | None) -> Call[bytes]:
     wanted = {"start": start, "stop": stop}
     params = {"format": "safetensors"} | {k: str(v) for k, v in wanted.items() if v is not None}
     return Call("GET", f"/v1/embeddings/{key}", lambda answer: answer.content, params=params)
+
+
+def list_embeddings(params: Mapping[str, str | None]) -> Call[CachePageAnswer]:
+    """GET /v1/embeddings."""
+    return Call("GET", "/v1/embeddings", _reader(CachePageAnswer), params=_given(params))
+
+
+def delete_embedding(key: str) -> Call[None]:
+    """DELETE /v1/embeddings/{key}."""
+    return Call("DELETE", f"/v1/embeddings/{key}", lambda _: None)
+
+
+def delete_embeddings(params: Mapping[str, str | None]) -> Call[RemovedAnswer]:
+    """DELETE /v1/embeddings."""
+    return Call("DELETE", "/v1/embeddings", _reader(RemovedAnswer), params=_given(params))
+
+
+def _given(params: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in params.items() if value is not None}
 
 
 def get_slices(slices: Sequence[Slice]) -> Call[bytes]:

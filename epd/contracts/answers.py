@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from epd.contracts.cache import CacheTotals, TierStats
 from epd.contracts.card import EncoderCard
 from epd.contracts.job import ErrorInfo, State
 from epd.contracts.media import Modality
@@ -142,12 +143,17 @@ class QueueAnswer(Wire):
 
 
 class StatusAnswer(Wire):
-    """Workers, queues and the embedding cache; sizes in bytes."""
+    """Workers, queues and the embedding cache; sizes in bytes.
+
+    ``cache_*`` are the files of the first tier, in memory; ``l2`` those of the second where there is one.
+    """
 
     workers: tuple[WorkerAnswer, ...]
     queues: tuple[QueueAnswer, ...]
     cache_entries: int
     cache_bytes: int
     cache_limit: int
+    l2: TierStats | None = None
+    cache_totals: CacheTotals = CacheTotals()
     blob_bytes: int
     blob_limit: int

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from epd.contracts.cache import Tier
 from epd.contracts.metadata import EmbeddingRef, Entry
 from epd.store.embedding_file import EmbeddingFile
 from epd.store.entry_check import Checked, check_entries
 from epd.store.index import EmbeddingIndex
 from epd.store.mover import Mover
 from epd.store.tier_files import TierFiles
-from epd.store.values import CacheEvent, CachePage, Moved, StoreStats, Tier
+from epd.store.values import CacheEvent, CachePage, Moved, StoreStats
 
 logger = logging.getLogger(__name__)
 

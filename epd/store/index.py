@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from epd.store.values import CacheEvent, CachePage, StoreStats, Tier
+from epd.contracts.cache import Tier
+from epd.store.values import CacheEvent, CachePage, StoreStats
 
 
 @dataclass(frozen=True, slots=True)

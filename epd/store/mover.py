@@ -15,11 +15,12 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import BinaryIO
 
+from epd.contracts.cache import Tier
 from epd.contracts.errors import BlobSpaceFull, NotFound
 from epd.store.embedding_file import read_header
 from epd.store.embedding_folder import EmbeddingFolder
 from epd.store.index import EmbeddingIndex
-from epd.store.values import CacheEvent, Moved, Tier
+from epd.store.values import CacheEvent, Moved
 
 logger = logging.getLogger(__name__)
 

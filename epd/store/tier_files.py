@@ -8,13 +8,13 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from epd.contracts.cache import Tier
 from epd.contracts.errors import NotFound, SettingsError
 from epd.contracts.metadata import EmbeddingRef
 from epd.store.embedding_file import EmbeddingFile, read_header
 from epd.store.embedding_folder import EmbeddingFolder
 from epd.store.file_digest import checksum_of
 from epd.store.index import Indexed
-from epd.store.values import Tier
 
 logger = logging.getLogger(__name__)
 

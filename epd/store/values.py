@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from epd.contracts.cache import CacheTotals, Tier, TierStats
 from epd.contracts.job import PartId, Priority
 from epd.contracts.metadata import Entry
 from epd.contracts.wire import Wire
@@ -103,41 +104,6 @@ class Heartbeat(Wire):
     ready: bool = True
     encoders: tuple[str, ...] = ()
     counters: dict[str, float] = Field(default_factory=dict)
-
-
-class Tier(StrEnum):
-    """Where embedding files lie: L1 in memory, L2 on a disk or a shared file system."""
-
-    L1 = "l1"
-    L2 = "l2"
-
-
-class TierStats(Wire):
-    """Files of one tier, their bytes, and the limit of these."""
-
-    entries: int
-    nbytes: int
-    limit: int
-
-
-class CacheTotals(Wire):
-    """What happened to the cache since the store was made, over the whole fleet.
-
-    ``hits``: wanted embeddings that were found, by the tier they were read from. ``misses``: parts that had
-    to be made, or waited for another's making. ``evicted``: files taken out of a tier for its limit; one
-    that leaves L1 after its demotion lives on in L2. ``failed_moves``: copies given up, as on a full disk.
-    """
-
-    hits_l1: int = 0
-    hits_l2: int = 0
-    misses: int = 0
-    evicted_l1: int = 0
-    evicted_l2: int = 0
-    demotions: int = 0
-    promotions: int = 0
-    failed_moves: int = 0
-    corrupt: int = 0
-    removed: int = 0
 
 
 class StoreStats(Wire):

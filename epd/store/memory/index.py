@@ -6,13 +6,14 @@ import time
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
+from epd.contracts.cache import CacheTotals, Tier, TierStats
 from epd.contracts.metadata import Entry
 from epd.store.entry_text import entry_text, read_entry
 from epd.store.index import Demotion, Indexed, TierWork
 from epd.store.memory.state import IndexEntry, MemoryState, TierFile
 from epd.store.memory.tier_book import TierBook
 from epd.store.tier_limits import TierLimits
-from epd.store.values import CacheEvent, CachePage, CacheRow, CacheTotals, StoreStats, Tier, TierStats
+from epd.store.values import CacheEvent, CachePage, CacheRow, StoreStats
 
 
 class MemoryIndex:

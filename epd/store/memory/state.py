@@ -7,8 +7,8 @@ import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
+from epd.contracts.cache import Tier
 from epd.contracts.job import JobRecord, Notice, PartRecord, Priority
-from epd.store.values import Tier
 
 #: Notices kept for a watcher between two calls of ``listen``; older ones are dropped.
 MAX_NOTICES = 10_000

@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from epd.contracts.cache import Tier
 from epd.store.memory.state import MemoryState, TierFile
-from epd.store.values import Tier
 
 _OTHER = {Tier.L1: Tier.L2, Tier.L2: Tier.L1}
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from epd.contracts.cache import CacheTotals, Tier, TierStats
+from epd.contracts.errors import InvalidRequest
 from epd.store import keys as names
 from epd.store.clock import milliseconds
 from epd.store.index import Demotion, Indexed, TierWork
@@ -12,7 +14,7 @@ from epd.store.redis.connection import Argument, Command, Connection
 from epd.store.redis.index_rows import read_rows
 from epd.store.redis.scripts import Script
 from epd.store.tier_limits import MAX_WALK, TierLimits
-from epd.store.values import CacheEvent, CachePage, CacheTotals, StoreStats, Tier, TierStats
+from epd.store.values import CacheEvent, CachePage, StoreStats
 
 _LRU = {Tier.L1: names.LRU, Tier.L2: names.LRU2}
 
@@ -77,7 +79,7 @@ class RedisIndex:
 
     def scan(self, cursor: str | None, limit: int) -> CachePage:
         """About so many entries. A server gives small indexes whole."""
-        step = self._connection.call("HSCAN", names.LRU_SIZES, cursor or "0", "COUNT", limit)
+        step = self._connection.call("HSCAN", names.LRU_SIZES, _server_cursor(cursor), "COUNT", limit)
         following, fields = str(step[0]), step[1]
         keys = list(fields if isinstance(fields, dict) else fields[::2])
         rows = read_rows(self._connection, keys) if keys else ()
@@ -113,6 +115,14 @@ class RedisIndex:
     def eviction(self, spare: Sequence[str]) -> Command:
         """The command that holds the limit of L1; it answers with the keys whose files may go."""
         return self._connection.script_command(Script.EVICT, [], (self._limits.l1, MAX_WALK, *spare))
+
+
+def _server_cursor(cursor: str | None) -> str:
+    """A cursor of ours; raises ``InvalidRequest`` for what no server ever gave."""
+    text = cursor or "0"
+    if not text.isdecimal() or int(text) >= 1 << 64:
+        raise InvalidRequest("cursor: not one of an answer")
+    return text
 
 
 def _totals(fields: Any) -> CacheTotals:

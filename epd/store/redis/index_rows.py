@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from epd.contracts.cache import Tier
 from epd.store import keys as names
 from epd.store.entry_text import read_entry
 from epd.store.redis.connection import Connection
-from epd.store.values import CacheRow, Tier
+from epd.store.values import CacheRow
 
 logger = logging.getLogger(__name__)
 

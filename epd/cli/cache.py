@@ -1,0 +1,136 @@
+"""``epd cache``: what is cached, how well that works, and taking it out. All of it through the REST API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from epd.cli.server import UrlOption, connect
+from epd.cli.tables import plain_table
+from epd.contracts.answers import StatusAnswer
+from epd.contracts.cache import CachedAnswer, Tier, TierStats
+from epd.contracts.errors import NotFound
+from epd.contracts.media import Modality
+
+cache_app = typer.Typer(help="Look into the embedding cache, and take things out.", no_args_is_help=True)
+
+EncoderOption = Annotated[str | None, typer.Option("--encoder", help="Of this encoder alone.")]
+_ROWS = 100
+_MIB = 1 << 20
+
+
+@cache_app.command("ls")
+def list_cached(
+    url: UrlOption = None,
+    encoder: EncoderOption = None,
+    modality: Annotated[Modality | None, typer.Option("--modality", help="Of this type alone.")] = None,
+    tier: Annotated[Tier | None, typer.Option("--tier", help="What lies in this tier.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = _ROWS,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON line for each.")] = False,
+) -> None:
+    """Show what is cached, in no order."""
+    with connect(url, timeout=30) as client:
+        found = client.cached(encoder=encoder, modality=modality, tier=tier, page=min(limit, 500))
+        rows = list(islice(found, limit + 1))
+    if as_json:
+        for row in rows[:limit]:
+            print(row.model_dump_json())
+        return
+    console = Console()
+    console.print(_rows(rows[:limit]))
+    if len(rows) > limit:
+        console.print(f"and more; --limit shows more than {limit}")
+
+
+@cache_app.command("stat")
+def show_stat(
+    url: UrlOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Show sizes, hit ratio, evictions and moves between the tiers."""
+    with connect(url, timeout=10) as client:
+        answer = client.status()
+    if as_json:
+        fields = {"cache_entries", "cache_bytes", "cache_limit", "l2", "cache_totals"}
+        print(answer.model_dump_json(include=fields, indent=2))
+        return
+    console = Console()
+    for line in cache_lines(answer):
+        console.print(line, highlight=False)
+
+
+@cache_app.command("rm")
+def remove(
+    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="64 hex digits each.")],
+    url: UrlOption = None,
+) -> None:
+    """Take embeddings out of the cache. Exit code 1: one of them was not there."""
+    missing = 0
+    with connect(url, timeout=30) as client:
+        for key in keys:
+            try:
+                client.forget(key)
+            except NotFound as error:
+                missing += 1
+                print(f"{key}: {error.message}")
+    print(f"removed {len(keys) - missing}")
+    if missing:
+        raise typer.Exit(1)
+
+
+@cache_app.command("clear")
+def clear(
+    url: UrlOption = None,
+    encoder: EncoderOption = None,
+    revision: Annotated[
+        str | None, typer.Option("--revision", help="Of this weights digest alone; its first digits do.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Empty the cache, or take out what one encoder, or one revision of its weights, has made."""
+    whose = f"encoder {encoder}" if encoder else "every encoder"
+    if revision:
+        whose += f", revision {revision}"
+    if not yes:
+        typer.confirm(f"Take out all embeddings of {whose}?", abort=True)
+    with connect(url, timeout=60) as client:
+        print(f"removed {client.clear(encoder=encoder, weights_digest=revision)}")
+
+
+def _rows(rows: list[CachedAnswer]) -> Table:
+    table = plain_table("key", "type", "encoder", "revision", "shape", "dtype", "size", "tiers", "used")
+    for row in rows:
+        used = datetime.fromtimestamp(row.used_at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        tiers = "+".join(row.tiers) + (" pinned" if row.pinned else "")
+        shape = "x".join(map(str, row.shape))
+        revision = (row.weights_digest or "-")[:12]
+        size = f"{row.nbytes / (1 << 10):.0f} KiB"
+        table.add_row(row.key, row.modality, row.encoder, revision, shape, row.dtype, size, tiers, used)
+    return table
+
+
+def cache_lines(answer: StatusAnswer) -> Iterator[str]:
+    """The cache in a few lines: its tiers, its hits, and what left it."""
+    first = TierStats(entries=answer.cache_entries, nbytes=answer.cache_bytes, limit=answer.cache_limit)
+    yield _tier_line("cache", first)
+    if answer.l2 is not None:
+        yield _tier_line("cache on L2", answer.l2)
+    totals = answer.cache_totals
+    ratio = "-" if totals.hit_ratio is None else f"{totals.hit_ratio:.1%}"
+    hits = f"{totals.hits_l1 + totals.hits_l2} hits ({totals.hits_l2} in L2), {totals.misses} misses"
+    yield f"hit ratio: {ratio}: {hits}"
+    gone = f"{totals.evicted_l1} from L1, {totals.evicted_l2} from L2; {totals.removed} removed"
+    yield f"evicted: {gone}; {totals.corrupt} damaged files deleted"
+    if answer.l2 is not None:
+        moves = f"{totals.demotions} to L2, {totals.promotions} back to L1, {totals.failed_moves} failed"
+        yield f"moved: {moves}"
+
+
+def _tier_line(name: str, tier: TierStats) -> str:
+    return f"{name}: {tier.entries} embeddings, {tier.nbytes / _MIB:.1f} of {tier.limit / _MIB:.0f} MiB"
