@@ -49,6 +49,7 @@ def submit(services: Services, body: bytes | bytearray, trace: Mapping[str, str]
     request = parse_request(body)
     admitted = admit(request, config=services.config, cards=store.cards, settings=settings)
     found = find_cached(admitted, store, url_ttl=settings.url_ttl)
+    services.metrics.saved_bytes.inc(sum(each.saved_bytes for each in found.values()))
     todo = [item for item in admitted.items if not (item.index in found and found[item.index].complete)]
     sizes = _upload_sizes(services, todo, admitted)
     record = _record_of(admitted)

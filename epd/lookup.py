@@ -55,6 +55,14 @@ class Found:
         return self.main is None and self.audio is None
 
     @property
+    def saved_bytes(self) -> int:
+        """Bytes of a URL that the cache saves, as far as known; 0 for uploads, and with parts to make."""
+        if self.item.source.url is None or not self.complete:
+            return 0
+        metadata = (record.metadata for record in self.finished.values() if record.metadata is not None)
+        return max((each.source_bytes or 0 for each in metadata), default=0)
+
+    @property
     def missing(self) -> tuple[Wanted, ...]:
         """What is left to make, the main part first."""
         return tuple(wanted for wanted in (self.main, self.audio) if wanted is not None)
@@ -123,7 +131,7 @@ def look_up(
     """
     needs = [needs_of(item, digest, model=model, cards=cards) for item, digest in items]
     keys = list(dict.fromkeys(key for need in needs for key in need.key_list()))
-    entries = dict(zip(keys, embeddings.lookup(keys), strict=True)) if keys else {}
+    entries = dict(zip(keys, embeddings.lookup(keys, counted=True), strict=True)) if keys else {}
     return [_found(item, digest, need, entries) for (item, digest), need in zip(items, needs, strict=True)]
 
 

@@ -46,4 +46,5 @@ def _metadata(message: EncodeMessage, card: EncoderCard, encoded: Encoded) -> Me
         partial=not isinstance(raw, RawImage) and raw.partial,
         audio=message.audio,
         weights_digest=card.weights_digest,
+        source_bytes=message.source_bytes,
     )

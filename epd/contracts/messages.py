@@ -59,11 +59,12 @@ class DecodeMessage(Envelope):
 
 
 class EncodeMessage(Envelope):
-    """Encode one part's raw media."""
+    """Encode one part's raw media. ``source_bytes`` is the size of the file that it was decoded from."""
 
     item: Item
     digest: str
     wanted: Wanted
     raw: RawMedia
     audio: AudioTrackInfo | None = None
+    source_bytes: int | None = None
     timings: dict[str, float] = Field(default_factory=dict)

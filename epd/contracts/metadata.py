@@ -37,6 +37,7 @@ class Metadata(Wire):
     valid mel frames, one a window of the family (30 s; for Qwen2.5-Omni the whole sound);
     ``original_size`` is (width, height). ``audio`` is set on a video's frames only and tells whether the
     file has an audio track. ``weights_digest`` is that of the encoder's card: the model revision.
+    ``source_bytes`` is the size of the media file.
     """
 
     embedding_key: str
@@ -59,6 +60,7 @@ class Metadata(Wire):
     partial: bool = False
     audio: AudioTrackInfo | None = None
     weights_digest: str | None = None
+    source_bytes: int | None = None
 
     @model_validator(mode="after")
     def _grid_gives_the_count(self) -> Metadata:

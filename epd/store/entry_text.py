@@ -33,6 +33,7 @@ _LETTERS = {
     "partial": "b",
     "audio": "a",
     "weights_digest": "w",
+    "source_bytes": "y",
 }
 _NAMES = {letter: name for name, letter in _LETTERS.items()}
 _OF_THE_KEY = "embedding_key"

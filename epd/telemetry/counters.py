@@ -21,6 +21,7 @@ class Count(StrEnum):
     FETCH_SECONDS = "fetch_seconds"
     DOWNLOADS = "downloads"
     NOT_MODIFIED = "not_modified"
+    SAVED_BYTES = "saved_bytes"
     CACHE_HITS = "cache_hits"
     CACHE_MISSES = "cache_misses"
     FLIGHTS_JOINED = "flights_joined"

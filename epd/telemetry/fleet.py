@@ -16,6 +16,7 @@ from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import Priority
 from epd.store.base import Heartbeat, Load, StoreStats
 from epd.telemetry import metrics
+from epd.telemetry.cache_families import cache_families
 from epd.telemetry.counters import Count, split_counter_key
 
 logger = logging.getLogger(__name__)
@@ -79,12 +80,7 @@ class _FleetCollector(Collector):
     def _sizes(self) -> list[Metric]:
         families: list[Metric] = []
         if self._stats is not None:
-            stats = self._stats()
-            families += [
-                _gauge(metrics.CACHE_ENTRIES, "Entries in the embedding index.", stats.entries),
-                _gauge(metrics.CACHE_BYTES, "Bytes of the embeddings in the index.", stats.nbytes),
-                _gauge(metrics.CACHE_LIMIT_BYTES, "Limit of those bytes.", stats.limit),
-            ]
+            families += cache_families(self._stats())
         if self._blob_bytes is not None:
             families.append(_gauge(metrics.BLOB_BYTES, "Bytes in the blob directory.", self._blob_bytes()))
         if self._queues is not None:

@@ -6,11 +6,23 @@ epd_http_request_seconds          histogram  method, route           time to ans
 epd_items_total                   counter    type, result            items answered: cached, done, failed ...
 epd_jobs_total                    counter    state                   jobs that ended in a state
 epd_disconnect_cancels_total      counter                            jobs cancelled because their caller left
+epd_saved_bytes_total             counter                            bytes of URLs that needed no worker
 epd_waiting_requests              gauge                              requests that wait for their job
 epd_store_up                      gauge                              1 when the store answers
 epd_embedding_cache_entries       gauge                              entries in the index
 epd_embedding_cache_bytes         gauge                              bytes of them
 epd_embedding_cache_limit_bytes   gauge                              their limit
+epd_cache_tier_entries            gauge      tier                    files in a tier
+epd_cache_tier_bytes              gauge      tier                    bytes of them
+epd_cache_tier_limit_bytes        gauge      tier                    their limit
+epd_cache_hits_total              counter    tier                    wanted embeddings found in a tier
+epd_cache_misses_total            counter                            parts that had to be made or waited for
+epd_cache_evictions_total         counter    tier                    files taken out of a tier for its limit
+epd_cache_promotions_total        counter                            files copied from L2 to L1
+epd_cache_demotions_total         counter                            files copied from L1 to L2
+epd_cache_failed_moves_total      counter                            copies given up, as on a full disk
+epd_cache_corrupt_files_total     counter                            damaged files found and deleted
+epd_cache_removed_total           counter                            entries taken out by an operator
 epd_blob_bytes                    gauge                              bytes in the blob directory
 epd_queue_messages                gauge      queue                   messages that wait for a worker
 epd_inflight_items                gauge      priority                items admitted and not final
@@ -34,6 +46,17 @@ STORE_UP = "epd_store_up"
 CACHE_ENTRIES = "epd_embedding_cache_entries"
 CACHE_BYTES = "epd_embedding_cache_bytes"
 CACHE_LIMIT_BYTES = "epd_embedding_cache_limit_bytes"
+CACHE_TIER_ENTRIES = "epd_cache_tier_entries"
+CACHE_TIER_BYTES = "epd_cache_tier_bytes"
+CACHE_TIER_LIMIT_BYTES = "epd_cache_tier_limit_bytes"
+CACHE_HITS = "epd_cache_hits"
+CACHE_MISSES = "epd_cache_misses"
+CACHE_EVICTIONS = "epd_cache_evictions"
+CACHE_PROMOTIONS = "epd_cache_promotions"
+CACHE_DEMOTIONS = "epd_cache_demotions"
+CACHE_FAILED_MOVES = "epd_cache_failed_moves"
+CACHE_CORRUPT_FILES = "epd_cache_corrupt_files"
+CACHE_REMOVED = "epd_cache_removed"
 BLOB_BYTES = "epd_blob_bytes"
 QUEUE_MESSAGES = "epd_queue_messages"
 INFLIGHT_ITEMS = "epd_inflight_items"
@@ -65,6 +88,7 @@ COUNT_HELP = {
     Count.FETCH_SECONDS: "Seconds spent downloading, over all threads.",
     Count.DOWNLOADS: "Bodies downloaded.",
     Count.NOT_MODIFIED: "URLs whose server said that nothing has changed, and sent no body.",
+    Count.SAVED_BYTES: "Bytes of URLs that were not downloaded, because their embeddings were there.",
     Count.CACHE_HITS: "Wanted embeddings that were there.",
     Count.CACHE_MISSES: "Wanted embeddings that were not.",
     Count.FLIGHTS_JOINED: "Wanted embeddings that another encode already made.",
@@ -111,6 +135,7 @@ class ApiMetrics:
     jobs: Counter
     waiting: Gauge
     disconnects: Counter
+    saved_bytes: Counter
 
 
 def api_metrics(registry: CollectorRegistry) -> ApiMetrics:
@@ -131,5 +156,10 @@ def api_metrics(registry: CollectorRegistry) -> ApiMetrics:
         waiting=Gauge("epd_waiting_requests", "Requests that wait for their job.", registry=registry),
         disconnects=Counter(
             "epd_disconnect_cancels_total", "Jobs cancelled because their caller left.", registry=registry
+        ),
+        saved_bytes=Counter(
+            "epd_saved_bytes_total",
+            "Bytes of URLs that no worker was asked for, because their embeddings were there.",
+            registry=registry,
         ),
     )

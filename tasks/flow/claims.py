@@ -31,7 +31,7 @@ def claim(
         answer = context.store.flights.claim(wanted.key, waiter)
         if answer is not Claim.HIT:
             return answer
-        entry = context.store.embeddings.lookup([wanted.key])[0]
+        entry = context.store.embeddings.lookup([wanted.key], counted=True)[0]
         if entry is not None:
             finish(context, message, part, PartRecord.done(entry, cached=True), timings)
             return Claim.HIT

@@ -231,5 +231,6 @@ def _track(work: _Work, wanted: Wanted, sound: AudioTrackInfo | None) -> EncodeM
         wanted=wanted,
         raw=raw,
         audio=sound if wanted.track is Modality.VIDEO else None,
+        source_bytes=message.blob.nbytes,
         timings=work.timings(),
     )

@@ -180,6 +180,7 @@ def _tally(resolved: Resolved, decode: DecodeMessage | None, seconds: float) -> 
         Count.DOWNLOADS: int(body is not None),
         Count.NOT_MODIFIED: int(resolved.asked and body is None),
         Count.FETCH_SECONDS: seconds,
+        Count.SAVED_BYTES: resolved.found.saved_bytes if resolved.blob is None else 0,
         Count.CACHE_HITS: len(resolved.found.finished),
         Count.CACHE_MISSES: len(resolved.found.missing),
         Count.FLIGHTS_JOINED: int(decode is None and not resolved.found.complete),

@@ -10,13 +10,15 @@ import pytest
 from epd.config import ModelConfig
 from epd.contracts.card import AudioRules, EncoderCard, ImageRules, VideoRules
 from epd.contracts.errors import EncoderNotReady, UnknownModel
-from epd.contracts.job import PartId, State
+from epd.contracts.job import PartId, PartRecord, State
 from epd.contracts.media import Item, Modality, Source
+from epd.contracts.messages import Wanted
 from epd.contracts.metadata import AudioTrackInfo, EmbeddingRef, Entry, Metadata
 from epd.identity import source_key
 from epd.lookup import Found, cards_of, fresh_digest, look_up, needs_of, tracks_of
 from epd.settings import Settings
 from epd.store.base import Completed, SourceMemo, Store
+from epd.store.entry_text import ref_of
 from epd.store.open import open_memory_store
 
 DIGEST = "d" * 64
@@ -145,3 +147,24 @@ def test_digests_known_without_a_download(store: Store) -> None:
     assert fresh_digest(item, store.sources, url_ttl=0) is None
     assert fresh_digest(item, store.sources, url_ttl=10, now=now + 9) == DIGEST
     assert fresh_digest(item, store.sources, url_ttl=10, now=now + 11) is None
+
+
+@pytest.mark.parametrize(("url", "saved"), [("http://a.test/v.mp4", 777), (None, 0)])
+def test_a_cached_url_saves_its_body(url: str | None, saved: int) -> None:
+    source = Source(url=url) if url else Source(media_id=DIGEST)
+    item = Item(index=0, modality=Modality.IMAGE, source=source)
+    metadata = Metadata(
+        embedding_key="a" * 64,
+        content_digest=DIGEST,
+        modality=Modality.IMAGE,
+        encoder="eye",
+        dtype="float32",
+        token_count=1,
+        hidden=1,
+        source_bytes=777,
+    )
+    record = PartRecord.done(Entry(ref=ref_of(metadata), metadata=metadata), cached=True)
+    whole = Found(item, DIGEST, {PartId(0, Modality.IMAGE): record}, None, None)
+    assert whole.saved_bytes == saved
+    wanted = Wanted(key="b" * 64, track=Modality.AUDIO, encoder="ear", encoder_identity="x")
+    assert Found(item, DIGEST, whole.finished, None, wanted).saved_bytes == 0

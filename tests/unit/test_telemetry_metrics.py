@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from epd.contracts.cache import CacheTotals, Tier, TierStats
 from epd.contracts.errors import StoreUnavailable
 from epd.store.base import Heartbeat, StoreStats
 from epd.telemetry import metrics
@@ -76,6 +77,23 @@ def test_the_fleet_is_shown() -> None:
     assert (found["epd_embedding_cache_limit_bytes", ""], found["epd_blob_bytes", ""]) == (3, 4)
     assert (found["epd_queue_messages", "fetch"], found["epd_queue_messages", "decode"]) == (5, 0)
     assert not any("later_version" in name for name, _ in found)
+
+
+def test_the_cache_is_shown_by_tier() -> None:
+    totals = CacheTotals(hits_l1=1, hits_l2=2, misses=3, evicted_l1=4, evicted_l2=5, demotions=6)
+    totals = totals.model_copy(update={"promotions": 7, "failed_moves": 8, "corrupt": 9, "removed": 10})
+    second = TierStats(entries=11, nbytes=12, limit=13)
+    stats = StoreStats(entries=1, nbytes=2, limit=3, l2=second, totals=totals)
+    found = _values(build_registry(heartbeats=list, stats=lambda: stats))
+    sizes = [found[f"epd_cache_tier_{name}", "l2"] for name in ("entries", "bytes", "limit_bytes")]
+    assert sizes == [11, 12, 13]
+    assert found["epd_cache_tier_bytes", "l1"] == 2
+    by_tier = [found[f"epd_cache_{name}_total", tier] for name in ("hits", "evictions") for tier in Tier]
+    assert by_tier == [1, 2, 4, 5]
+    names = ("misses", "demotions", "promotions", "failed_moves", "corrupt_files", "removed")
+    assert [found[f"epd_cache_{name}_total", ""] for name in names] == [3, 6, 7, 8, 9, 10]
+    alone = _values(build_registry(heartbeats=list, stats=lambda: StoreStats(entries=1, nbytes=2, limit=3)))
+    assert ("epd_cache_tier_bytes", "l2") not in alone
 
 
 def test_a_store_that_is_down_is_shown_not_raised() -> None:
