@@ -18,6 +18,7 @@ from epd.contracts.job import JobRecord, JobView, Notice, PartId, PartRecord, Pr
 from epd.store.blobs import Blobs
 from epd.store.cache import Embeddings
 from epd.store.handoffs import Handoffs
+from epd.store.hits import Hits
 from epd.store.values import (
     BlobKind,
     Claim,
@@ -242,6 +243,7 @@ class Store:
     heartbeats: Heartbeats
     notices: Notices
     disconnect: Callable[[], None] = _nothing
+    hits: Hits | None = None  #: answers from the cache on an event loop; without it they take a thread
 
     def close(self) -> None:
         """End subscriptions and connections. A later call connects anew."""

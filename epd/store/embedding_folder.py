@@ -28,6 +28,9 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY = ".tmp-"
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
+#: Inode, size in bytes, and time of change in nanoseconds.
+FileStamp = tuple[int, int, int]
+
 #: Another process may remove the empty folder between its making and the file's.
 _ATTEMPTS = 3
 
@@ -55,6 +58,14 @@ class EmbeddingFolder:
         if (file.shape, file.dtype, file.header.get("key")) != (ref.shape, ref.dtype, ref.key):
             raise NotFound(f"embedding file holds {file.dtype} {list(file.shape)}, not what the index says")
         return file
+
+    def stamp(self, key: str) -> FileStamp | None:
+        """What changes with a file when it is replaced or written to; None when there is none."""
+        try:
+            found = os.stat(self._file(key))
+        except OSError:
+            return None
+        return (found.st_ino, found.st_size, found.st_mtime_ns)
 
     def publish(self, ref: EmbeddingRef, data: memoryview, header: dict[str, str]) -> None:
         """Write the file once.

@@ -10,6 +10,7 @@ from epd.store.embeddings import FileEmbeddings
 from epd.store.memory.admissions import MemoryAdmissions
 from epd.store.memory.flights import MemoryFlights
 from epd.store.memory.handoffs import MemoryHandoffs
+from epd.store.memory.hits import MemoryHits
 from epd.store.memory.index import MemoryIndex
 from epd.store.memory.jobs import MemoryJobs
 from epd.store.memory.notices import MemoryNotices
@@ -19,8 +20,10 @@ from epd.store.redis.admissions import RedisAdmissions
 from epd.store.redis.connection import Connection
 from epd.store.redis.flights import RedisFlights
 from epd.store.redis.handoffs import RedisHandoffs
+from epd.store.redis.hits import RedisHits
 from epd.store.redis.index import RedisIndex
 from epd.store.redis.jobs import RedisJobs
+from epd.store.redis.loop_connection import LoopConnection
 from epd.store.redis.notices import RedisNotices
 from epd.store.redis.records import RedisCards, RedisHeartbeats, RedisSources, RedisUploads
 from epd.store.tier_files import TierFiles, writable_folder
@@ -57,6 +60,7 @@ def open_store(settings: Settings) -> Store:
         heartbeats=RedisHeartbeats(connection, ttl=settings.heartbeat_ttl),
         notices=RedisNotices(connection),
         disconnect=connection.close,
+        hits=_redis_hits(settings, files),
     )
 
 
@@ -65,17 +69,21 @@ def open_memory_store(settings: Settings) -> Store:
     state = MemoryState()
     files = _files(settings)
     index = MemoryIndex(state, _limits(settings), ttl=settings.embedding_ttl)
+    embeddings, jobs = FileEmbeddings(index, files), MemoryJobs(state, job_ttl=settings.job_ttl)
+    cards = MemoryCards()
+    sources = MemorySources(ttl=settings.embedding_ttl, sound_ttl=settings.job_deadline)
     return Store(
-        embeddings=FileEmbeddings(index, files),
+        embeddings=embeddings,
         flights=MemoryFlights(state, index, files.l1, lease=settings.flight_lease, job_ttl=settings.job_ttl),
-        jobs=MemoryJobs(state, job_ttl=settings.job_ttl),
+        jobs=jobs,
         admissions=MemoryAdmissions(state, _bound(settings)),
         handoffs=MemoryHandoffs(state, ttl=settings.handoff_ttl),
         blobs=_blobs(settings, MemoryUploads(ttl=settings.media_ttl)),
-        cards=MemoryCards(),
-        sources=MemorySources(ttl=settings.embedding_ttl, sound_ttl=settings.job_deadline),
+        cards=cards,
+        sources=sources,
         heartbeats=MemoryHeartbeats(ttl=settings.heartbeat_ttl),
         notices=MemoryNotices(state),
+        hits=MemoryHits(cards=cards, sources=sources, embeddings=embeddings, jobs=jobs),
     )
 
 
@@ -86,6 +94,13 @@ def _files(settings: Settings) -> TierFiles:
 
 def _limits(settings: Settings) -> TierLimits:
     return TierLimits(settings.embedding_bytes, None if settings.l2_dir is None else settings.l2_bytes)
+
+
+def _redis_hits(settings: Settings, files: TierFiles) -> RedisHits | None:
+    if not LoopConnection.serves(settings.store_url):
+        return None
+    connection = LoopConnection(settings.store_url, timeout=settings.store_timeout)
+    return RedisHits(connection, files, job_ttl=settings.job_ttl)
 
 
 def _bound(settings: Settings) -> AdmissionBound:

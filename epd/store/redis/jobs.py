@@ -12,7 +12,7 @@ watchers      JSON list of the watchers to publish to
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 
 from epd.contracts.errors import Internal
@@ -31,6 +31,26 @@ UNREADABLE = PartRecord.failed(Internal("the record of this part cannot be read"
 _PART = "part:"
 
 
+def creation(
+    record: JobRecord,
+    parts: Mapping[PartId, str],
+    final: Collection[PartId],
+    *,
+    job_ttl: float,
+    watcher: str | None = None,
+) -> list[Argument]:
+    """What ``job_create.lua`` is given; ``parts`` are PartRecord JSON, ``final`` those that have ended."""
+    fields: dict[str, str] = {"record": record.to_json()}
+    if watcher is not None:
+        fields["watchers"] = json.dumps([watcher])
+    for part_id, text in parts.items():
+        fields[f"{_PART}{part_id}"] = text
+        if part_id in final:
+            fields[f"final:{part_id}"] = "1"
+    end, still_open = milliseconds(record.deadline + job_ttl), len(parts) - len(final)
+    return [end, milliseconds(job_ttl), still_open, *chain.from_iterable(fields.items())]
+
+
 class RedisJobs:
     """``Jobs`` on a server; every change is one script."""
 
@@ -41,17 +61,10 @@ class RedisJobs:
 
     def create(self, record: JobRecord, parts: dict[PartId, PartRecord], watcher: str | None = None) -> None:
         """Write a job with its parts; a second call for the same id changes nothing."""
-        still_open = sum(part.state not in FINAL_STATES for part in parts.values())
-        fields: dict[str, str] = {"record": record.to_json()}
-        if watcher is not None:
-            fields["watchers"] = json.dumps([watcher])
-        for part_id, part in parts.items():
-            fields[f"{_PART}{part_id}"] = part.to_json()
-            if part.state in FINAL_STATES:
-                fields[f"final:{part_id}"] = "1"
-        pairs = [text for pair in fields.items() for text in pair]
-        end = milliseconds(record.deadline + self._job_ttl)
-        self._run(Script.JOB_CREATE, record.job_id, end, milliseconds(self._job_ttl), still_open, *pairs)
+        texts = {part_id: part.to_json() for part_id, part in parts.items()}
+        final = {part_id for part_id, part in parts.items() if part.state in FINAL_STATES}
+        args = creation(record, texts, final, job_ttl=self._job_ttl, watcher=watcher)
+        self._run(Script.JOB_CREATE, record.job_id, *args)
 
     def view(self, job_id: str) -> JobView | None:
         """The job as it stands, or None."""

@@ -1,0 +1,144 @@
+"""The connection of an event loop, on a real server: order, cut sockets, forgotten scripts, time limits."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import redis
+
+from epd.contracts.errors import SettingsError, StoreUnavailable
+from epd.settings import Settings
+from epd.store.open import open_store
+from epd.store.redis import loop_connection
+from epd.store.redis.loop_connection import LoopConnection
+from epd.store.redis.scripts import Script
+
+
+@pytest.fixture
+async def loop_side(store_settings: Settings, server: redis.Redis) -> AsyncIterator[LoopConnection]:
+    connection = LoopConnection(store_settings.store_url, timeout=5)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def clients(server: redis.Redis) -> list[str]:
+    database = str(server.connection_pool.connection_kwargs["db"])
+    return [
+        one["id"] for one in server.client_list() if one["db"] == database and one["cmd"] != "client|list"
+    ]
+
+
+async def test_many_calls_at_once_share_a_socket_and_keep_their_order(
+    loop_side: LoopConnection, server: redis.Redis
+) -> None:
+    before = set(clients(server))
+    answers = await asyncio.gather(*(loop_side.call("ECHO", str(number)) for number in range(500)))
+    assert answers == [str(number) for number in range(500)]
+    assert len(set(clients(server)) - before) == 1
+    assert await loop_side.pipe([("SET", "epd:t", 1, "PX", 60000), ("GET", "epd:t")]) == ["OK", "1"]
+    assert server.get("epd:t") == "1"  # the database of the URL
+
+
+async def test_forgotten_scripts_are_loaded_again(loop_side: LoopConnection, server: redis.Redis) -> None:
+    for _ in range(2):
+        server.script_flush()
+        assert await loop_side.run(Script.LOOKUP, [], (1, 0, 0, "k")) == [None, 1, ""]
+
+
+async def test_calls_go_on_after_the_socket_was_cut(loop_side: LoopConnection, server: redis.Redis) -> None:
+    before = set(clients(server))
+    assert await loop_side.call("PING") == "PONG"
+    for own in set(clients(server)) - before:
+        server.client_kill_filter(_id=own)
+    assert await loop_side.call("PING") == "PONG"
+
+
+async def test_a_call_under_way_when_the_socket_is_cut_is_made_again(
+    loop_side: LoopConnection, server: redis.Redis
+) -> None:
+    before = set(clients(server))
+    waiting = asyncio.create_task(loop_side.call("BLPOP", "epd:nothing", 1))
+    while not (own := set(clients(server)) - before):
+        await asyncio.sleep(0.01)
+    server.client_kill_filter(_id=own.pop())
+    assert await asyncio.wait_for(waiting, 4) is None
+
+
+async def test_an_error_reply_is_one_call_s_alone(loop_side: LoopConnection, server: redis.Redis) -> None:
+    server.set("epd:secret-key", "x", px=60000)
+    wrong, right = await asyncio.gather(
+        loop_side.call("LPUSH", "epd:secret-key", 1), loop_side.call("PING"), return_exceptions=True
+    )
+    assert right == "PONG"
+    assert isinstance(wrong, StoreUnavailable)
+    assert "secret" not in str(wrong)
+
+
+async def test_who_leaves_does_not_take_the_answer_of_the_next(loop_side: LoopConnection) -> None:
+    await loop_side.call("PING")
+    leaving = asyncio.create_task(loop_side.call("ECHO", "first"))
+    await asyncio.sleep(0)
+    staying = asyncio.create_task(loop_side.call("ECHO", "second"))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    assert await staying == "second"
+    assert await loop_side.call("ECHO", "third") == "third"
+
+
+async def test_a_silent_server_is_given_up_in_time(silent_port: int) -> None:
+    connection = LoopConnection(f"redis://127.0.0.1:{silent_port}/0", timeout=0.3)
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable):
+        await connection.call("PING")
+    assert time.monotonic() - began < 2
+
+
+async def test_no_server_is_store_unavailable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    connection = LoopConnection(f"redis://127.0.0.1:{port}/0", timeout=2)
+    with pytest.raises(StoreUnavailable):
+        await connection.call("PING")
+
+
+async def test_calls_under_way_are_bounded(
+    loop_side: LoopConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_connection, "_MOST_CALLS", 3)
+    await loop_side.call("PING")
+    answers = await asyncio.gather(*(loop_side.call("PING") for _ in range(9)), return_exceptions=True)
+    assert sum(answer == "PONG" for answer in answers) == 3
+    assert sum(isinstance(answer, StoreUnavailable) for answer in answers) == 6
+
+
+async def test_names_and_passwords_of_the_url_are_used(store_settings: Settings, server: redis.Redis) -> None:
+    server.acl_setuser("guest", enabled=True, passwords=["+p w"], keys=["*"], commands=["+@all"])
+    try:
+        host = store_settings.store_url.removeprefix("redis://")
+        known = LoopConnection(f"redis://guest:p%20w@{host}", timeout=5)
+        assert await known.call("ACL", "WHOAMI") == "guest"
+        await known.close()
+        unknown = LoopConnection(f"redis://guest:wrong@{host}", timeout=5)
+        with pytest.raises(StoreUnavailable, match="refuses"):
+            await unknown.call("PING")
+    finally:
+        server.acl_deluser("guest")
+
+
+def test_what_it_cannot_serve_is_left_to_threads(store_settings: Settings) -> None:
+    with pytest.raises(SettingsError):
+        LoopConnection("http://localhost", timeout=1)
+    assert not LoopConnection.serves("rediss://localhost/1")
+    assert LoopConnection.serves("unix:///run/valkey.sock?db=1")
+    secured = store_settings.model_copy(update={"store_url": "rediss://localhost/1"})
+    assert open_store(secured).hits is None
