@@ -14,9 +14,8 @@ from epd.contracts.errors import EncoderNotReady, InvalidRequest, UnknownModel
 from epd.contracts.job import Priority
 from epd.contracts.media import Item, ItemOptions, Modality
 from epd.identity import applicable_options
-from epd.lookup import cards_of, tracks_of
+from epd.lookup import tracks_of
 from epd.settings import Settings
-from epd.store.base import Cards
 
 #: Seconds after which a caller may come again when an encoder is not ready yet.
 _READY_AFTER = 5.0
@@ -39,26 +38,36 @@ class Admitted:
     deadline: float
 
 
-def admit(request: EncodeRequest, *, config: Config, cards: Cards, settings: Settings) -> Admitted:
-    """Check a request wholly; the first fault refuses all of it, and names the item.
+def named_model(request: EncodeRequest, *, config: Config, settings: Settings) -> tuple[str, ModelConfig]:
+    """The model that a request asks for, once its limits are checked; raises ``CallerFault``."""
+    _check_limits(request, settings)
+    return config.model(request.model)
+
+
+def admit(
+    request: EncodeRequest,
+    *,
+    name: str,
+    model: ModelConfig,
+    cards: Mapping[Modality, EncoderCard],
+    settings: Settings,
+) -> Admitted:
+    """Check a request of a ``named_model`` wholly; the first fault refuses all of it, and names the item.
 
     Raises:
-        CallerFault: a limit, a model, an option or a source is wrong.
+        CallerFault: an option or a source is wrong.
         EncoderNotReady: an encoder of the model has not been announced yet.
     """
-    _check_limits(request, settings)
-    name, model = config.model(request.model)
-    known = cards_of(model, cards)
     inline: dict[str, bytes] = {}
     items = tuple(
-        _admit_item(index, asked, model=model, cards=known, settings=settings, inline=inline)
+        _admit_item(index, asked, model=model, cards=cards, settings=settings, inline=inline)
         for index, asked in enumerate(request.items)
     )
     now = time.time()
     return Admitted(
         name=name,
         model=model,
-        cards=known,
+        cards=cards,
         items=items,
         ids=tuple(asked.id for asked in request.items),
         inline=inline,
@@ -113,6 +122,8 @@ def _card(
 
 def _check_options(item: Item, cards: list[EncoderCard], tracks: tuple[Modality, ...], place: str) -> None:
     options = item.options
+    if not options.model_fields_set:
+        return
     allowed = {"audio_track"} if item.modality is Modality.VIDEO else set()
     for card, track in zip(cards, tracks, strict=True):
         allowed |= applicable_options(card, track)

@@ -28,7 +28,7 @@ class QueueDepth:
         self._lock = Lock()
         self._read_at = float("-inf")
         self._messages: Mapping[str, int] = {}
-        self._trouble: StoreUnavailable | None = None
+        self._trouble = False
         self._stopped = Event()
         self._thread: Thread | None = None
 
@@ -59,9 +59,9 @@ class QueueDepth:
         """Waiting messages of all queues at the last reading. Never waits.
 
         Raises:
-            StoreUnavailable: the broker did not answer the last reading, so it would take no message.
+            StoreUnavailable: the last reading failed, so the broker may take no message.
         """
-        if self._trouble is not None:
+        if self._trouble:
             raise StoreUnavailable("the broker does not answer")
         return sum(self._messages.values())
 
@@ -69,10 +69,14 @@ class QueueDepth:
         while not self._stopped.wait(READING_SECONDS):
             try:
                 self.messages()
-                self._trouble = None
-            except StoreUnavailable as error:
-                if self._trouble is None:
-                    logger.warning("the broker's queues cannot be read: %s", error)
-                self._trouble = error
-            except Exception:
-                logger.exception("the broker's queues cannot be read")
+            except Exception as error:
+                self._note(error)
+            else:
+                self._trouble = False
+
+    def _note(self, error: Exception) -> None:
+        """Whatever keeps the broker from being read may keep it from taking messages; said once."""
+        if not self._trouble:
+            known = isinstance(error, StoreUnavailable)
+            logger.warning("the broker's queues cannot be read: %s", error, exc_info=None if known else error)
+        self._trouble = True

@@ -12,21 +12,26 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from api.admission import Admitted, admit
+from api.admission import Admitted, admit, named_model
 from api.cached import find_cached, first_parts
 from api.inline import inline_held
-from api.room import room_for
+from api.room import RETRY_AFTER, room_for
 from api.schemas import OnDisconnect, parse_request
 from api.services import Services
 from api.sources import byte_limit
-from epd.contracts.errors import EpdError, Internal, MediaTooLarge, NotFound
+from epd.contracts.errors import EpdError, Internal, MediaTooLarge, NotFound, Overloaded
 from epd.contracts.job import ErrorInfo, JobRecord, JobView, PartRecord, State
 from epd.contracts.media import Item
 from epd.contracts.messages import FetchMessage
-from epd.lookup import Found
+from epd.lookup import Found, cards_of
+from epd.store.inline_release import GRACE
 from epd.telemetry.tracing import span
 
 logger = logging.getLogger(__name__)
+
+#: Seconds in which a job has to be written. Bytes that a job holds are freed when ``GRACE`` has passed and
+#: there is no such job; half of it keeps well away from that.
+LONGEST_START = GRACE / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +52,14 @@ def submit(services: Services, body: bytes | bytearray, trace: Mapping[str, str]
     """
     settings, store = services.settings, services.store
     request = parse_request(body)
-    admitted = admit(request, config=services.config, cards=store.cards, settings=settings)
+    name, model = named_model(request, config=services.config, settings=settings)
+    cards = cards_of(model, store.cards)
+    admitted = admit(request, name=name, model=model, cards=cards, settings=settings)
     found = find_cached(admitted, store, url_ttl=settings.url_ttl)
     services.metrics.saved_bytes.inc(sum(each.saved_bytes for each in found.values()))
     todo = [item for item in admitted.items if not (item.index in found and found[item.index].complete)]
     sizes = _upload_sizes(services, todo, admitted)
-    record = _record_of(admitted)
+    record = record_of(admitted)
     with (
         span(
             "epd.submit", trace, items=len(admitted.items), cached=len(admitted.items) - len(todo)
@@ -91,7 +98,8 @@ def _upload_sizes(services: Services, todo: list[Item], admitted: Admitted) -> d
     return sizes
 
 
-def _record_of(admitted: Admitted) -> JobRecord:
+def record_of(admitted: Admitted) -> JobRecord:
+    """A new job for what was admitted."""
     return JobRecord(
         job_id=uuid.uuid4().hex,
         model=admitted.name,
@@ -113,8 +121,21 @@ def _start(
     parts = first_parts(record.items, found)
     services.store.jobs.create(record, parts, watcher=services.completions.watcher)
     if todo:
+        _check_in_time(services, record)
         _publish(services, record, todo, trace)
     return JobView(record=record, parts={str(part): state for part, state in parts.items()})
+
+
+def _check_in_time(services: Services, record: JobRecord) -> None:
+    """A process that was stopped meanwhile may find its inline bytes gone, and its room given to others.
+
+    Raises:
+        Overloaded: the job was not written in time; it is closed, and its caller may come again.
+    """
+    if time.time() - record.created > LONGEST_START:
+        error = Overloaded("the request was held up for too long", retry_after=RETRY_AFTER)
+        _close_failed(services, record.job_id, error)
+        raise error
 
 
 def _publish(services: Services, record: JobRecord, todo: list[Item], trace: dict[str, str]) -> None:

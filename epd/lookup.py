@@ -20,6 +20,8 @@ from epd.contracts.metadata import Entry
 from epd.identity import embedding_key, encoder_identity, source_key
 from epd.store.base import Cards, Embeddings, SourceMemo, Sources
 
+_TRACKS = tuple(Modality)  # going through an enum's members costs more than what is asked of them
+
 
 @dataclass(frozen=True, slots=True)
 class Needs:
@@ -98,10 +100,21 @@ def tracks_of(item: Item, model: ModelConfig) -> tuple[Modality, ...]:
     return (own,) if model.audio is None else (own, Modality.AUDIO)
 
 
+def encoders_of(model: ModelConfig) -> dict[Modality, str]:
+    """The names of a model's encoders by track."""
+    return {track: name for track in _TRACKS if (name := model.encoder_for(track)) is not None}
+
+
 def cards_of(model: ModelConfig, cards: Cards) -> dict[Modality, EncoderCard]:
     """The cards of a model's encoders by track, in one call; encoders without a card are left out."""
-    names = {track: name for track in Modality if (name := model.encoder_for(track)) is not None}
-    found = cards.get(list(names.values()))
+    names = encoders_of(model)
+    return by_track(names, cards.get(list(names.values())))
+
+
+def by_track(
+    names: Mapping[Modality, str], found: Sequence[EncoderCard | None]
+) -> dict[Modality, EncoderCard]:
+    """Cards by track, of those that were found for these names."""
     return {track: card for track, card in zip(names, found, strict=True) if card is not None}
 
 
@@ -146,8 +159,12 @@ def fresh_digest(item: Item, sources: Sources, *, url_ttl: float, now: float | N
     if url_ttl <= 0 or item.source.url is None:
         return None
     memo = sources.get(source_key(item.source.url))
-    fresh = memo is not None and is_fresh(memo, url_ttl=url_ttl, now=time.time() if now is None else now)
-    return memo.digest if memo is not None and fresh else None
+    return digest_of_memo(memo, url_ttl=url_ttl, now=time.time() if now is None else now)
+
+
+def digest_of_memo(memo: SourceMemo | None, *, url_ttl: float, now: float) -> str | None:
+    """The digest that a memo of a URL stands for; None where it may not be believed unasked."""
+    return memo.digest if memo is not None and is_fresh(memo, url_ttl=url_ttl, now=now) else None
 
 
 def is_fresh(memo: SourceMemo, *, url_ttl: float, now: float) -> bool:
@@ -185,7 +202,7 @@ def _found(item: Item, digest: str, need: Needs, entries: Mapping[str, Entry | N
     finished: dict[PartId, PartRecord] = {}
     if main is not None:
         finished[main_id] = PartRecord.done(main, cached=True)
-    if main is not None and need.audio is not None and _is_silent(main):
+    if main is not None and need.audio is not None and is_silent(main):
         if item.options.audio_track is AudioTrackMode.REQUIRE:
             finished[main_id] = PartRecord.failed(NoAudioTrack("the video has no audio track"))
         return Found(item, digest, finished, None, None)
@@ -200,5 +217,6 @@ def _found(item: Item, digest: str, need: Needs, entries: Mapping[str, Entry | N
     )
 
 
-def _is_silent(entry: Entry) -> bool:
+def is_silent(entry: Entry) -> bool:
+    """Whether a video's frames say that it has no sound."""
     return entry.metadata.audio is not None and not entry.metadata.audio.present

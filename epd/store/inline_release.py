@@ -11,7 +11,7 @@ from epd.store.base import InlineHolder, Store
 #: Digests that are looked at in one round.
 _MOST_DIGESTS = 4096
 #: A job is written a moment after its bytes, and workers end it a moment after its deadline; in seconds.
-_GRACE = 60.0
+GRACE = 60.0
 
 
 def release_inline(store: Store, now: float) -> int:
@@ -34,6 +34,6 @@ def release_inline(store: Store, now: float) -> int:
 
 def _is_over(holder: InlineHolder, open_parts: int | None, now: float) -> bool:
     """Whether a holder's job is final, past its time, or was never written (nor will be)."""
-    if not holder.job_id or now > holder.until + _GRACE:
+    if not holder.job_id or now > holder.until + GRACE:
         return True
-    return now > holder.since + _GRACE if open_parts is None else open_parts == 0
+    return now > holder.since + GRACE if open_parts is None else open_parts == 0

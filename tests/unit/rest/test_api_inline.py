@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from api.submission import LONGEST_START
 from epd.contracts.errors import StoreUnavailable
 from epd.store.inline_release import release_inline
 
 if TYPE_CHECKING:
     from conftest import MakeRest, Rest
+
+    from epd.contracts.job import JobRecord
 
 KIB = 1 << 10
 #: A job that nobody works on yet.
@@ -77,3 +80,25 @@ def test_a_job_that_names_the_digest_of_another_holds_its_bytes(rest: Rest) -> N
     rest.client.delete(f"/v1/jobs/{second}")
     assert release_inline(rest.store, time.time()) == 1
     rest.worker.go.set()
+
+
+def test_a_process_that_was_stopped_while_it_started_a_job_says_come_again(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes may have been freed meanwhile: the job must not fail as if its caller had named nothing."""
+    create, jobs = rest.store.jobs.create, []
+
+    def late(record: JobRecord, *args: object, **kwargs: object) -> None:
+        jobs.append(record.job_id)
+        create(record, *args, **kwargs)
+        now = time.time() + LONGEST_START + 1
+        monkeypatch.setattr("api.submission.time.time", lambda: now)
+
+    monkeypatch.setattr(rest.store.jobs, "create", late)
+    refused = rest.encode(inline(1), wait=0, status=429)
+    monkeypatch.undo()
+    assert (refused["code"], refused["retryable"]) == ("overloaded", True)
+    assert rest.worker.published == []
+    assert files_of(rest) == []
+    assert rest.client.get(f"/v1/jobs/{jobs[0]}").json()["state"] == "failed"
+    assert rest.encode(inline(1))["state"] == "done"
