@@ -27,8 +27,13 @@ def item_answer(view: JobView, index: int) -> ItemAnswer:
         **_part_fields(item.modality, main) | {"state": view.item_state(index)},
         index=index,
         id=view.record.ids[index],
-        tracks=tuple(PartAnswer(**_part_fields(part.track, record)) for part, record in tracks),
+        tracks=tuple(part_answer(part.track, record) for part, record in tracks),
     ).model_copy(update={"cached": all(record.cached for _, record in view.parts_of(index))})
+
+
+def part_answer(track: Modality, record: PartRecord) -> PartAnswer:
+    """One track of an item."""
+    return PartAnswer(**_part_fields(track, record))
 
 
 def _part_fields(track: Modality, record: PartRecord) -> dict[str, object]:

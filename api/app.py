@@ -16,6 +16,7 @@ from api.completions import Completions
 from api.depth import QueueDepth
 from api.docs import install_schemas
 from api.errors import install_error_handlers
+from api.hit_layer import HitLayer
 from api.middleware import RequestLayer
 from api.routes import (
     cache,
@@ -104,7 +105,8 @@ def create_app(
     )
     app.state.services = services
     install_error_handlers(app)
-    app.add_middleware(RequestLayer, metrics=services.metrics)
+    app.add_middleware(HitLayer, services=services)
+    app.add_middleware(RequestLayer, metrics=services.metrics)  # the last one added is the outermost
     for router in _ROUTERS:
         app.include_router(router)
     install_schemas(app)
@@ -121,6 +123,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     finally:
         await asyncio.to_thread(services.depth.stop)
         await services.completions.stop()
+        if services.store.hits is not None:
+            await services.store.hits.close()
 
 
 def _broker_depth() -> QueueDepth:

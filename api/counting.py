@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 from starlette.types import Scope
 
 from epd.contracts.answers import JobAnswer
 from epd.contracts.job import State
+from epd.contracts.media import Modality
 from epd.telemetry.metrics import ApiMetrics
 
 
@@ -23,3 +27,10 @@ def count_answer(metrics: ApiMetrics, answer: JobAnswer) -> None:
     for item in answer.items:
         cached = item.cached and item.state is State.DONE
         metrics.items.labels(item.type.value, "cached" if cached else item.state.value).inc()
+
+
+def count_hits(metrics: ApiMetrics, types: Iterable[Modality]) -> None:
+    """Count a job whose items, of these types, all were cached, as ``count_answer`` would."""
+    metrics.jobs.labels(State.DONE.value).inc()
+    for kind, number in Counter(types).items():
+        metrics.items.labels(kind.value, "cached").inc(number)

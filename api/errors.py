@@ -121,9 +121,14 @@ def _on_http_exception(_: Request, error: Exception) -> JSONResponse:
     return _response(error.status_code, code, str(error.detail), headers=error.headers)
 
 
-def _on_disconnect(_: Request, error: Exception) -> JSONResponse:
+def broken_off() -> JSONResponse:
+    """The response to a client that left before its request was whole; somebody between us may read it."""
     logger.info("the client left before its request was whole")
     return problem_response(InvalidRequest("the request broke off"))
+
+
+def _on_disconnect(_: Request, error: Exception) -> JSONResponse:
+    return broken_off()
 
 
 def _response(

@@ -56,8 +56,8 @@ class Services:
         return await run_sync(partial(function, *args, **kwargs), limiter=self.threads)
 
 
-def services_of(request: Request) -> Services:
-    """The services of the application that serves this request."""
+async def services_of(request: Request) -> Services:
+    """The services of the application that serves this request; no plain function, which takes a thread."""
     services = request.app.state.services
     assert isinstance(services, Services)
     return services

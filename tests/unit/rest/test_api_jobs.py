@@ -48,10 +48,12 @@ def test_cancelling_a_done_job_changes_nothing(rest: Rest) -> None:
 def test_cancel_ends_a_wait(rest: Rest) -> None:
     rest.worker.go.clear()
     job_id = rest.encode(CAT, wait=0, status=202)["job_id"]
-    threading.Timer(0.3, rest.client.delete, args=(f"/v1/jobs/{job_id}",)).start()
+    cancelling = threading.Timer(0.3, rest.client.delete, args=(f"/v1/jobs/{job_id}",))
+    cancelling.start()
     began = time.monotonic()
     assert rest.client.get(f"/v1/jobs/{job_id}", params={"wait": 20}).json()["state"] == "cancelled"
     assert time.monotonic() - began < 2
+    cancelling.join(5)  # its own answer may come later
 
 
 def test_a_job_past_its_deadline_is_expired_when_seen(rest: Rest) -> None:

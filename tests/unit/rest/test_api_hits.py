@@ -1,0 +1,163 @@
+"""Requests that the cache answers wholly: the route's own answers, without the route."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from api_worker_double import announce
+
+from api import hit_layer, hits
+from api.answers import job_answer
+from api.services import Services
+from epd.contracts.errors import StoreUnavailable
+from epd.contracts.media import Modality
+from epd.identity import content_digest, source_key
+from epd.lookup import cards_of
+from epd.store.base import SourceMemo
+
+if TYPE_CHECKING:
+    from conftest import MakeRest, Rest
+
+PNG = {"type": "image", "data": base64.b64encode(b"\x89PNG of a cat").decode()}
+ODD = {"id": 'a "quoted" \\ ünïcode \u2028 id'}
+
+
+def media(rest: Rest, content: bytes, kind: str) -> dict[str, object]:
+    media_id = rest.client.post("/v1/media", content=content).json()["media_id"]
+    return {"type": kind, "media_id": media_id}
+
+
+@pytest.fixture
+def forbid_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From its call on, whatever takes a thread fails."""
+
+    async def fail(*_: object, **__: object) -> None:
+        raise AssertionError("a request that the cache answers took a thread")
+
+    return lambda: monkeypatch.setattr(Services, "call", fail)
+
+
+def test_the_answer_is_the_route_s_own_for_every_kind_of_item(
+    rest: Rest, forbid_threads: Callable[[], None]
+) -> None:
+    items = [PNG | ODD, media(rest, b"a film", "video"), media(rest, b"a song", "audio") | {"id": ""}]
+    made = rest.encode(*items)
+    forbid_threads()
+    answer = rest.client.post("/v1/encode", json={"items": items})
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    body = answer.json()
+    assert answer.headers["location"] == f"/v1/jobs/{body['job_id']}"
+    assert "x-request-id" in answer.headers
+    view = rest.store.jobs.view(body["job_id"])
+    assert view is not None
+    assert body == job_answer(view).model_dump(mode="json")
+    assert [item["embedding"] for item in body["items"]] == [item["embedding"] for item in made["items"]]
+    assert body["usage"] == made["usage"]
+    assert [item["id"] for item in body["items"]] == [ODD["id"], None, ""]
+    assert all(item["cached"] for item in body["items"])
+
+
+def test_a_video_with_sound_has_its_track(rest: Rest, forbid_threads: Callable[[], None]) -> None:
+    url = "http://media.test/sound.mp4"
+    film = {"type": "video", "media_id": content_digest(url.encode())}
+    rest.encode({"type": "video", "url": url})
+    forbid_threads()
+    body = rest.encode(film)
+    assert [track["type"] for track in body["items"][0]["tracks"]] == ["audio"]
+    assert body["usage"] == {"image_tokens": 0, "video_tokens": 12, "audio_tokens": 7, "total_tokens": 19}
+    view = rest.store.jobs.view(body["job_id"])
+    assert view is not None
+    assert body == job_answer(view).model_dump(mode="json")
+
+
+def test_it_is_counted_as_any_other(rest: Rest) -> None:
+    rest.encode(PNG)
+
+    def value(line: str) -> float:
+        found = [text for text in rest.client.get("/metrics").text.splitlines() if text.startswith(line)]
+        return float(found[0].rpartition(" ")[2]) if found else 0.0
+
+    lines = (
+        'epd_items_total{result="cached",type="image"}',
+        'epd_jobs_total{state="done"}',
+        'epd_http_requests_total{method="POST",route="/v1/encode",status="200"}',
+    )
+    before = [value(line) for line in lines]
+    rest.encode(PNG, PNG)
+    assert [value(line) - was for line, was in zip(lines, before, strict=True)] == [2, 1, 1]
+
+
+def test_one_that_is_missing_takes_all_to_the_route(rest: Rest) -> None:
+    rest.encode(PNG)
+    jobs = rest.store.jobs
+    body = rest.encode(PNG, {"type": "image", "data": base64.b64encode(b"a dog").decode()})
+    assert [item["cached"] for item in body["items"]] == [True, False]
+    view = jobs.view(body["job_id"])
+    assert view is not None
+    assert [len(message.items) for message in rest.worker.published] == [1, 1]
+
+
+@pytest.mark.parametrize(("age", "cached"), [(10, True), (70, False)])
+def test_a_url_is_known_inside_its_window(make_rest: MakeRest, age: float, cached: bool) -> None:
+    rest = make_rest(url_ttl=60)
+    cat = {"type": "image", "url": "http://media.test/cat.png"}
+    rest.encode(cat)
+    memo = SourceMemo(digest=content_digest(cat["url"].encode()), fetched_at=time.time() - age, nbytes=1)
+    rest.store.sources.put(source_key(cat["url"]), memo)
+    before = len(rest.worker.published)
+    assert rest.encode(cat)["items"][0]["cached"] is True  # the worker finds it too
+    assert (len(rest.worker.published) == before) is cached
+
+
+def test_other_cards_make_other_keys(rest: Rest) -> None:
+    first = rest.encode(PNG)["items"][0]["embedding"]["key"]
+    _, model = rest.services.config.model(None)
+    card = cards_of(model, rest.store.cards)[Modality.IMAGE]
+    rest.store.cards.announce(card.model_copy(update={"weights_digest": "9" * 64}))
+    second = rest.encode(PNG)["items"][0]
+    assert second["cached"] is False
+    assert second["embedding"]["key"] != first
+    announce(rest.store)
+    assert rest.encode(PNG)["items"][0]["embedding"]["key"] == first
+
+
+@pytest.mark.parametrize("bound", ["MAX_BODY", "MAX_ITEMS"])
+def test_long_requests_are_left_to_the_route(
+    make_rest: MakeRest, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    monkeypatch.setattr(hit_layer if bound == "MAX_BODY" else hits, bound, 0)
+    rest = make_rest()
+    first = rest.encode(PNG)
+    second = rest.encode(PNG)
+    assert second["items"][0]["cached"] is True
+    assert second["items"][0]["embedding"] == first["items"][0]["embedding"]
+
+
+def test_a_body_of_unknown_length_is_left_to_the_route(rest: Rest) -> None:
+    rest.encode(PNG)
+    body = b'{"items":[{"type":"image","media_id":"%s"}]}' % content_digest(b"\x89PNG of a cat").encode()
+    answer = rest.client.post("/v1/encode", content=iter([body[:20], body[20:]]))
+    assert (answer.status_code, answer.json()["items"][0]["cached"]) == (200, True)
+
+
+def test_a_store_in_trouble_is_said(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    rest.encode(PNG)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise StoreUnavailable("down")
+
+    monkeypatch.setattr(rest.store.jobs, "create", refuse)
+    answer = rest.client.post("/v1/encode", json={"items": [PNG]})
+    assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
+    assert answer.headers["Retry-After"] == "1"
+
+
+def test_a_url_that_is_none_is_refused_as_ever(make_rest: MakeRest) -> None:
+    rest = make_rest(url_ttl=60)
+    for url, code in (("http://a:b:c/", "invalid_request"), ("file:///etc/passwd", "source_refused")):
+        answer = rest.client.post("/v1/encode", json={"items": [{"type": "image", "url": url}]})
+        assert answer.json()["code"] == code, answer.text
