@@ -1,0 +1,154 @@
+"""``python -m bench.hits.load``: a plan on stdin, an outcome on stdout. A process of its own, and a lean one.
+
+At a rate, requests have planned times that do not wait for answers, and latency counts from those: a server
+that stalls is charged for everyone who would have come meanwhile (coordinated omission).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import sys
+import time
+from dataclasses import dataclass, field
+
+import orjson
+import uvloop
+
+from bench.hits.exchange import Exchange, connect, request_bytes
+from bench.hits.plan import Outcome, Plan, Request
+
+#: Complaints that are kept; one is too many already.
+_COMPLAINTS = 5
+#: Seconds for what is under way when the time is over.
+_PATIENCE = 15.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """Seconds of each answer, and what was wrong."""
+
+    latencies: list[float] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    unsent: int = 0
+
+    def take(self, request: Request, status: int, body: bytes, seconds: float) -> None:
+        """Check an answer and count it."""
+        self.latencies.append(seconds)
+        complaint = _complaint(request, status, body)
+        if complaint and len(self.wrong) < _COMPLAINTS:
+            self.wrong.append(complaint)
+
+    def outcome(self, seconds: float) -> Outcome:
+        """The figures."""
+        ordered = sorted(self.latencies) or [0.0]
+        return Outcome(
+            answered=len(self.latencies),
+            seconds=seconds,
+            p50=_quantile(ordered, 0.5),
+            p99=_quantile(ordered, 0.99),
+            worst=ordered[-1],
+            wrong=tuple(self.wrong),
+            unsent=self.unsent,
+        )
+
+
+def _quantile(ordered: list[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def _complaint(request: Request, status: int, body: bytes) -> str:
+    """What is wrong with an answer; empty where it is all cached and names the right embeddings in order."""
+    if status != 200:
+        return f"status {status}: {body[:200]!r}"
+    answer = orjson.loads(body)
+    items = answer["items"]
+    if answer["state"] != "done" or not all(item["cached"] and item["state"] == "done" for item in items):
+        return f"not all done and cached: {body[:200]!r}"
+    keys = tuple(item["embedding"]["key"] for item in items)
+    if keys != request.keys or any(
+        item["metadata"]["embedding_key"] != item["embedding"]["key"] for item in items
+    ):
+        return f"keys {keys} instead of {request.keys}"
+    return ""
+
+
+async def _run(plan: Plan) -> Outcome:
+    exchanges = [await connect(plan.port) for _ in range(plan.connections)]
+    ready = [(request, request_bytes(request.body)) for request in plan.requests]
+    random.Random(plan.seed).shuffle(ready)
+    tally = Tally()
+    began = time.perf_counter()
+    try:
+        if plan.rate is None:
+            await _closed(plan, exchanges, ready, tally)
+        else:
+            await _open(plan, plan.rate, exchanges, ready, tally)
+    finally:
+        for exchange in exchanges:
+            exchange.close()
+    return tally.outcome(time.perf_counter() - began)
+
+
+async def _closed(
+    plan: Plan, exchanges: list[Exchange], ready: list[tuple[Request, bytes]], tally: Tally
+) -> None:
+    """Every connection sends its next request as soon as it has its answer."""
+    turn = itertools.cycle(ready)
+    end = time.perf_counter() + plan.seconds
+
+    async def drive(exchange: Exchange) -> None:
+        while (began := time.perf_counter()) < end:
+            request, data = next(turn)
+            status, body = await exchange.ask(data)
+            tally.take(request, status, body, time.perf_counter() - began)
+
+    async with asyncio.timeout(plan.seconds + _PATIENCE):
+        await asyncio.gather(*map(drive, exchanges))
+
+
+async def _open(
+    plan: Plan, rate: float, exchanges: list[Exchange], ready: list[tuple[Request, bytes]], tally: Tally
+) -> None:
+    """Requests come at exponential gaps (a Poisson process), whatever the answers do."""
+    chance = random.Random(plan.seed)
+    turn = itertools.cycle(ready)
+    began = time.perf_counter()
+    planned: asyncio.Queue[float] = asyncio.Queue()
+
+    async def drive(exchange: Exchange) -> None:
+        while True:
+            at = await planned.get()
+            request, data = next(turn)
+            status, body = await exchange.ask(data)
+            tally.take(request, status, body, time.perf_counter() - at)
+            planned.task_done()
+
+    drivers = [asyncio.create_task(drive(exchange)) for exchange in exchanges]
+    at = began
+    while (at := at + chance.expovariate(rate)) < began + plan.seconds:
+        await asyncio.sleep(max(0.0, at - time.perf_counter()))
+        planned.put_nowait(at)
+    done, _ = await asyncio.wait(
+        [asyncio.create_task(planned.join()), *drivers], timeout=_PATIENCE, return_when="FIRST_COMPLETED"
+    )
+    tally.unsent = planned.qsize()
+    for driver in drivers:
+        driver.cancel()
+    for failed in await asyncio.gather(*drivers, return_exceptions=True):
+        if isinstance(failed, Exception):
+            raise failed
+    if not done:
+        raise TimeoutError("answers are missing long after the last request")
+
+
+def main() -> None:
+    """Run the plan of stdin."""
+    plan = Plan.from_json(sys.stdin.buffer.read())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        sys.stdout.write(runner.run(_run(plan)).to_json())
+
+
+if __name__ == "__main__":
+    main()

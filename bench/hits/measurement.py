@@ -1,0 +1,102 @@
+"""One run: cold against cached latency, then the most that one API process answers, then 70 % of it."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.hits.pictures import pictures
+from bench.hits.plan import Outcome, Plan
+from bench.hits.site import ITEMS, Kind, Site, running_site
+
+_ROOT = Path(__file__).parents[2]
+_PICTURES = 96
+_REQUESTS = 96
+_CONNECTIONS = 16
+#: Connections of the open loop: more than are ever needed at once, so that no request waits for one.
+_CONNECTIONS_AT_RATE = 64
+_WARM_UP_SECONDS = 1.5
+_SHARE = 0.7
+_COLD_ROUNDS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """An outcome, and the CPU seconds that the API's process spent on each of its requests."""
+
+    outcome: Outcome
+    cpu: float
+
+    @property
+    def items_per_s(self) -> float:
+        """Items answered a second."""
+        return ITEMS * self.outcome.answered / self.outcome.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class HitFigures:
+    """``most`` is as fast as it goes, by kind of source; ``steady`` at 70 % of the mixed one."""
+
+    most: dict[Kind, Load]
+    steady: Load
+    cold_seconds: float
+    hit_seconds: float
+
+    @property
+    def wrong(self) -> list[str]:
+        """What was wrong with any answer."""
+        loads = [*self.most.values(), self.steady]
+        return [complaint for load in loads for complaint in load.outcome.wrong]
+
+
+def measure(seconds: float, kinds: tuple[Kind, ...]) -> HitFigures:
+    """Run a stack and load it; each kind of load takes ``seconds``.
+
+    Raises:
+        RuntimeError: the stack or the load's process failed.
+    """
+    with running_site(_PICTURES) as site:
+        cold, hit = _latencies(site)
+        for kind in kinds:
+            _load(site, kind, min(seconds, _WARM_UP_SECONDS))
+        most = {kind: _load(site, kind, seconds) for kind in kinds}
+        rate = _SHARE * most[Kind.MIXED].outcome.answered / most[Kind.MIXED].outcome.seconds
+        steady = _load(site, Kind.MIXED, seconds, rate)
+        return HitFigures(most, steady, cold, hit)
+
+
+def _latencies(site: Site) -> tuple[float, float]:
+    """Median seconds of a request of new pictures, and of the same request afterwards, one at a time."""
+    new = pictures(_COLD_ROUNDS * ITEMS, seed=2)
+    fresh = Site(site.stack, site.files_url, new, site.http)
+    cold: list[float] = []
+    hits: list[float] = []
+    for start in range(0, len(new), ITEMS):
+        items = [fresh.item(Kind.DATA, number) for number in range(start, start + ITEMS)]
+        cold.append(site.encode(items)[1])
+        hits.append(site.encode(items)[1])
+    return statistics.median(cold), statistics.median(hits)
+
+
+def _load(site: Site, kind: Kind, seconds: float, rate: float | None = None) -> Load:
+    plan = Plan(
+        port=site.port,
+        requests=site.requests(kind, _REQUESTS, seed=3),
+        connections=_CONNECTIONS if rate is None else _CONNECTIONS_AT_RATE,
+        seconds=seconds,
+        rate=rate,
+    )
+    before = site.api().cpu_times()
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.hits.load"], input=plan.to_json().encode(), cwd=_ROOT,
+        capture_output=True, check=False, timeout=seconds + 60,
+    )  # fmt: skip
+    after = site.api().cpu_times()
+    if done.returncode != 0:
+        raise RuntimeError(f"the load failed:\n{done.stderr.decode(errors='replace')[-3000:]}")
+    outcome = Outcome.from_json(done.stdout)
+    spent = after.user + after.system - before.user - before.system
+    return Load(outcome, spent / max(1, outcome.answered))

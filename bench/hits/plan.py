@@ -1,0 +1,41 @@
+"""What the load process is told and what it tells: JSON through its pipes."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from epd.contracts.wire import Wire
+
+
+class Request(Wire):
+    """One request's JSON body, and the keys that its answer has to name, in order."""
+
+    body: str
+    keys: tuple[str, ...]
+
+
+class Plan(Wire):
+    """A run: as fast as ``connections`` allow, or at ``rate`` requests a second; then ``seconds`` long."""
+
+    port: int
+    requests: tuple[Request, ...]
+    connections: int = Field(ge=1)
+    seconds: float = Field(gt=0)
+    rate: float | None = None
+    seed: int = 1
+
+
+class Outcome(Wire):
+    """What came of a run. Latencies are seconds; with a rate they count from the planned time of a request.
+
+    ``wrong`` holds what was amiss with answers; a figure counts only where it is empty. ``unsent`` are
+    requests whose planned time came and for which no connection was free until the end.
+    """
+
+    answered: int
+    seconds: float
+    p50: float
+    p99: float
+    worst: float
+    wrong: tuple[str, ...] = ()
+    unsent: int = 0

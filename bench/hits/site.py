@@ -1,0 +1,153 @@
+"""A whole stack as ``epd up`` runs it, with a tiny encoder, and pictures that it has encoded."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import json
+import random
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from bench.engine.checkpoint import Size, load_random
+from bench.hits.pictures import pictures, served
+from bench.hits.plan import Request
+from epd.cli.parts import StackOptions
+from epd.cli.stack import Stack
+
+ITEMS = 8
+_TINY = Size("tiny", width=64, layers=2, heads=2, side=56)
+_MEMORY = Path("/dev/shm")
+_WAIT = 60.0
+
+
+class Kind(StrEnum):
+    """How a request names its pictures."""
+
+    URL = "url"  #: fetched once, then known for EPD_URL_TTL
+    MEDIA_ID = "media_id"  #: uploads, whose id is the digest
+    DATA = "data"  #: base64 inside the request
+    MIXED = "mixed"  #: one after the other of these
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A running stack. ``keys`` are the embedding keys of ``files``, which all are in the cache."""
+
+    stack: Stack
+    files_url: str
+    files: Sequence[bytes]
+    http: httpx.Client
+    keys: tuple[str, ...] = ()
+
+    @property
+    def port(self) -> int:
+        """The API's."""
+        return int(self.stack.api_url.rpartition(":")[2])
+
+    def api(self) -> psutil.Process:
+        """The API's process."""
+        pid = self.stack.pid("api")
+        if pid is None:
+            raise RuntimeError(f"the API is down:\n{self.stack.log_tail('api')}")
+        return psutil.Process(pid)
+
+    def item(self, kind: Kind, number: int) -> dict[str, Any]:
+        """One picture as an item of a request."""
+        match kind:
+            case Kind.URL:
+                return {"type": "image", "url": f"{self.files_url}/{number}.jpg"}
+            case Kind.MEDIA_ID:
+                return {"type": "image", "media_id": hashlib.sha256(self.files[number]).hexdigest()}
+            case Kind.DATA:
+                return {"type": "image", "data": base64.b64encode(self.files[number]).decode()}
+            case Kind.MIXED:
+                return self.item((Kind.URL, Kind.MEDIA_ID, Kind.DATA)[number % 3], number)
+
+    def requests(self, kind: Kind, count: int, seed: int) -> tuple[Request, ...]:
+        """Requests of pictures drawn at random."""
+        chance = random.Random(seed)
+        drawn = [chance.sample(range(len(self.files)), ITEMS) for _ in range(count)]
+        return tuple(
+            Request(
+                body=json.dumps({"items": [self.item(kind, number) for number in numbers]}),
+                keys=tuple(self.keys[number] for number in numbers),
+            )
+            for numbers in drawn
+        )
+
+    def encode(self, items: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], float]:
+        """Encode items and wait; the answer's items and the seconds that it took.
+
+        Raises:
+            RuntimeError: not all of them were encoded.
+        """
+        began = time.perf_counter()
+        answer = self.http.post("/v1/encode", json={"items": items, "wait": _WAIT})
+        seconds = time.perf_counter() - began
+        body = answer.json()
+        if answer.status_code != httpx.codes.OK or body["state"] != "done":
+            raise RuntimeError(f"items were not encoded: {answer.text[:1000]}")
+        return body["items"], seconds
+
+
+@contextmanager
+def running_site(count: int) -> Iterator[Site]:
+    """A site with so many pictures in its cache, known by each kind of source."""
+    with (
+        tempfile.TemporaryDirectory(prefix="epd-hits-", dir=_MEMORY if _MEMORY.is_dir() else None) as name,
+        _served(pictures(count, seed=1)) as (files, url),
+        Stack(_options(Path(name), url)) as stack,
+    ):
+        stack.wait_ready()
+        with httpx.Client(base_url=stack.api_url, timeout=2 * _WAIT, trust_env=False) as http:
+            bare = Site(stack, url, files, http)
+            yield Site(stack, url, files, http, _warmed(bare))
+
+
+@contextmanager
+def _served(files: list[bytes]) -> Iterator[tuple[list[bytes], str]]:
+    with served({f"/{number}.jpg": data for number, data in enumerate(files)}) as url:
+        yield files, url
+
+
+def _options(folder: Path, files_url: str) -> StackOptions:
+    load_random(_TINY, folder)
+    config = folder / "epd.toml"
+    config.write_text(
+        f'default_model = "tiny"\n[encoders.tiny]\nfamily = "dinov2"\npath = "{folder / _TINY.name}"\n'
+        'dtype = "float32"\n[models.tiny]\nimage = "tiny"\n',
+        encoding="utf-8",
+    )
+    overrides = {
+        "EPD_URL_TTL": "3600",
+        "EPD_FETCH_ALLOW_HOSTS": files_url.removeprefix("http://"),
+        "EPD_TORCH_THREADS": "1",
+    }
+    return StackOptions(
+        config=config, data_dir=folder / "data", fetch_threads=4, decode_processes=1, overrides=overrides
+    )
+
+
+def _warmed(site: Site) -> tuple[str, ...]:
+    """Have every picture encoded, and each URL fetched; the embedding keys."""
+    keys: dict[Kind, list[str]] = {}
+    for kind in (Kind.URL, Kind.DATA):
+        numbers = iter(range(len(site.files)))
+        keys[kind] = []
+        while chunk := list(itertools.islice(numbers, ITEMS)):
+            items, _ = site.encode([site.item(kind, number) for number in chunk])
+            keys[kind] += [item["embedding"]["key"] for item in items]
+    if keys[Kind.URL] != keys[Kind.DATA]:
+        raise RuntimeError("the same bytes have different keys")
+    return tuple(keys[Kind.URL])
