@@ -19,6 +19,7 @@ from gpu_worker.encoders.speech_graphs import speech_form
 from gpu_worker.encoders.speech_rows import PackedRows, kept_rows, paired_rows, rows_of
 from gpu_worker.preprocess.logmel import MelRule
 from gpu_worker.preprocess.mel_chunks import chunk_frames
+from gpu_worker.preprocess.sending import send
 
 
 class PackedSpeechEncoder(ABC):
@@ -76,9 +77,9 @@ class PackedSpeechEncoder(ABC):
         return Inputs(
             tensors={
                 "mel": self.mel(raws).to(self._dtype),
-                "frames": torch.tensor(frames).to(device),
-                "keep": kept_rows(windows, rows_of(self.window)).to(device),
-                "pairs": paired_rows(runs).to(device),
+                "frames": send(torch.tensor(frames), device),
+                "keep": send(kept_rows(windows, rows_of(self.window)), device),
+                "pairs": send(paired_rows(runs), device),
                 "offsets": offsets_of(windows, device),
             },
             layout={"windows": windows},

@@ -34,6 +34,7 @@ from gpu_worker.encoders.qwen_loading import load_tower, qwen_card
 from gpu_worker.encoders.qwen_parts import Turn
 from gpu_worker.encoders.segments import Segments, offsets_of
 from gpu_worker.preprocess.normalise import CLIP_SCALE
+from gpu_worker.preprocess.sending import send
 
 PREPROCESS_REVISION = "qwen2_5_vl-1"
 
@@ -60,7 +61,7 @@ class WindowArm:
             tensors={
                 "frame_offsets": offsets_of(layout.frames, device),
                 "window_offsets": offsets_of(layout.windows, device),
-                "restore": layout.restore.to(device),
+                "restore": send(layout.restore, device),
             },
             layout={"frames": layout.frames, "windows": layout.windows},
         )

@@ -41,6 +41,7 @@ from gpu_worker.encoders.qwen_positions import pack_places
 from gpu_worker.encoders.qwen_sizing import PixelBounds, VolumeRule
 from gpu_worker.encoders.segments import Segments, offsets_of
 from gpu_worker.preprocess.normalise import HALF_SCALE
+from gpu_worker.preprocess.sending import send
 
 PREPROCESS_REVISION = "qwen3_vl-1"
 
@@ -76,8 +77,8 @@ class DeepstackArm:
             positions=layout.positions,
             tensors={
                 "frame_offsets": offsets_of(layout.frames, device),
-                "corners": places.corners.to(device),
-                "shares": places.shares.to(device),
+                "corners": send(places.corners, device),
+                "shares": send(places.shares, device),
             },
             layout={"frames": layout.frames},
         )

@@ -24,6 +24,7 @@ from gpu_worker.encoders.qwen_sizing import CONTEXT_ROWS, SizeRule
 from gpu_worker.preprocess.normalise import ColourScale, normalise
 from gpu_worker.preprocess.patchify import pad_frames, patchify
 from gpu_worker.preprocess.resize import resize
+from gpu_worker.preprocess.sending import send
 
 #: Frame pairs whose float values exist at once, so that a long video's do not all.
 _PAIRS_AT_ONCE = 8
@@ -126,8 +127,8 @@ class QwenEncoder:
         patches = torch.cat([self.patches(raw, plan) for raw, plan in zip(raws, plans, strict=True)])
         if arranged.order is not None:
             cells = patches.view(arranged.order.numel(), -1)
-            patches = cells.index_select(0, arranged.order.to(device)).view(-1, sizes.patch_values)
-        turn = rotary_turn(arranged.positions.to(device), sizes.width // sizes.heads)
+            patches = cells.index_select(0, send(arranged.order, device)).view(-1, sizes.patch_values)
+        turn = rotary_turn(send(arranged.positions, device), sizes.width // sizes.heads)
         tensors = {"patches": patches, "cos": turn.cos, "sin": turn.sin, **arranged.tensors}
         return Inputs(tensors=tensors, layout=arranged.layout)
 

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own habit
 
+from gpu_worker.preprocess.sending import send
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segments:
@@ -27,7 +29,7 @@ class Segments:
 def offsets_of(lengths: tuple[int, ...], device: torch.device) -> Tensor:
     """Start of each segment and the end of the last: int32 [segments + 1]."""
     sums = torch.tensor((0, *lengths), dtype=torch.int64).cumsum(0)
-    return sums.to(device, torch.int32)
+    return send(sums.to(torch.int32), device)
 
 
 @lru_cache(maxsize=512)

@@ -15,6 +15,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from gpu_worker.preprocess.sending import send
+
 _LINEAR_HZ_PER_MEL = 200.0 / 3.0
 _LOG_START_HZ = 1000.0
 _LOG_STEP = math.log(6.4) / 27.0
@@ -59,7 +61,7 @@ def mel_filters(rule: MelRule, device: torch.device) -> Tensor:
     rising = (line[None, :] - edges[:-2, None]) / width[:-1, None]
     falling = (edges[2:, None] - line[None, :]) / width[1:, None]
     triangles = torch.minimum(rising, falling).clamp(min=0.0)
-    return (triangles * (2.0 / (edges[2:] - edges[:-2]))[:, None]).to(device, torch.float32)
+    return send((triangles * (2.0 / (edges[2:] - edges[:-2]))[:, None]).to(torch.float32), device)
 
 
 def frames_of(samples: int, rule: MelRule) -> int:

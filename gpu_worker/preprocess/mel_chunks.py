@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.preprocess.logmel import MelRule, compress, frames_of, mel_level
+from gpu_worker.preprocess.sending import send
 
 #: Chunks whose spectra exist at once: about 80 MB of them in chunks of 2 s.
 _CHUNKS_AT_ONCE = 128
@@ -30,10 +31,10 @@ def chunked_log_mel(sounds: Sequence[Tensor], rule: MelRule, chunk: int) -> Tens
     pieces = torch.cat([_pieces(sound, rule, chunk) for sound in sounds])
     level = torch.cat([mel_level(few, rule, center=False) for few in pieces.split(_CHUNKS_AT_ONCE)])
     cuts = [chunk_frames(sound.shape[0], rule, chunk) for sound in sounds]
-    owner = torch.tensor([item for item, cut in enumerate(cuts) for _ in cut], device=device)
+    owner = send(torch.tensor([item for item, cut in enumerate(cuts) for _ in cut]), device)
     peaks = torch.full((len(sounds),), -torch.inf, device=device)
     peaks = peaks.scatter_reduce(0, owner, level.amax(dim=(1, 2)), "amax")
-    valid = torch.tensor([frames for cut in cuts for frames in cut], device=device)
+    valid = send(torch.tensor([frames for cut in cuts for frames in cut]), device)
     behind = torch.arange(chunk, device=device) >= valid[:, None]
     return compress(level, peaks[owner][:, None, None]).masked_fill(behind[:, None, :], 0.0)
 

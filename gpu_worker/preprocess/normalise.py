@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
+
+from gpu_worker.preprocess.sending import send
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,8 +27,14 @@ CLIP_SCALE = ColourScale(mean=(0.48145466, 0.4578275, 0.40821073), std=(0.268629
 HALF_SCALE = ColourScale(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 
 
+@lru_cache(maxsize=32)
+def _constants(scale: ColourScale, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation on a device: float32 [3, 1, 1] each."""
+    mean, std = (send(torch.tensor(values).view(3, 1, 1), device) for values in (scale.mean, scale.std))
+    return mean, std
+
+
 def normalise(pictures: Tensor, scale: ColourScale) -> Tensor:
     """uint8 [..., 3, H, W] to float32 of the same shape."""
-    mean = torch.tensor(scale.mean, device=pictures.device).view(3, 1, 1)
-    std = torch.tensor(scale.std, device=pictures.device).view(3, 1, 1)
+    mean, std = _constants(scale, pictures.device)
     return (pictures.to(torch.float32) * scale.rescale - mean) / std

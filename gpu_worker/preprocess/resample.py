@@ -16,6 +16,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from gpu_worker.preprocess.sending import send
+
 FRACTION_BITS = 22  #: of 32: 8 for the pixel and 2 for sums that overshoot
 _BLOCK = 8  #: outputs that share one window of inputs: few wasted products, still a real matrix product
 
@@ -90,10 +92,16 @@ def _block_bands(size: int, first: Tensor, weights: Tensor) -> AxisWeights:
 
 
 @lru_cache(maxsize=64)  # about 0.3 MB each; a miss costs 1 ms
+def host_weights(size: int, resized: int, start: int, stop: int, filter_: Filter) -> AxisWeights:
+    """As ``axis_weights``, in host memory."""
+    first, weights = _dense_rows(size, start, stop, filter_, size / resized)
+    return _block_bands(size, first, weights)
+
+
+@lru_cache(maxsize=64)
 def axis_weights(
     size: int, resized: int, start: int, stop: int, filter_: Filter, device: torch.device
 ) -> AxisWeights:
     """Weights that take an axis of ``size`` inputs to outputs ``start`` to ``stop`` of ``resized``."""
-    first, weights = _dense_rows(size, start, stop, filter_, size / resized)
-    banded = _block_bands(size, first, weights)
-    return AxisWeights(banded.taps.to(device), banded.matrix.to(device), banded.outputs)
+    banded = host_weights(size, resized, start, stop, filter_)
+    return AxisWeights(send(banded.taps, device), send(banded.matrix, device), banded.outputs)
