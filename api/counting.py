@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from starlette.types import Scope
 
+from api.hit_lookup import ItemHit
 from epd.contracts.answers import JobAnswer
 from epd.contracts.job import State
-from epd.contracts.media import Modality
 from epd.telemetry.metrics import ApiMetrics
 
 
@@ -29,8 +29,9 @@ def count_answer(metrics: ApiMetrics, answer: JobAnswer) -> None:
         metrics.items.labels(item.type.value, "cached" if cached else item.state.value).inc()
 
 
-def count_hits(metrics: ApiMetrics, types: Iterable[Modality]) -> None:
-    """Count a job whose items, of these types, all were cached, as ``count_answer`` would."""
+def count_hits(metrics: ApiMetrics, hits: Sequence[ItemHit]) -> None:
+    """Count a job whose items all were cached, as ``count_answer`` and ``submit`` would."""
     metrics.jobs.labels(State.DONE.value).inc()
-    for kind, number in Counter(types).items():
+    for kind, number in Counter(hit.item.modality for hit in hits).items():
         metrics.items.labels(kind.value, "cached").inc(number)
+    metrics.saved_bytes.inc(sum(hit.saved_bytes for hit in hits))

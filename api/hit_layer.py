@@ -60,7 +60,7 @@ class HitLayer:
             return broken_off()
         if found is None:
             return bytes(body)
-        count_hits(self._services.metrics, found.types)
+        count_hits(self._services.metrics, found.items)
         location = {"Location": f"/v1/jobs/{found.job_id}"}
         return Response(found.json, headers=location, media_type="application/json")
 

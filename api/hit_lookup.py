@@ -30,6 +30,14 @@ class ItemHit:
         main = {PartId(self.item.index, self.item.modality): self.main}
         return main if self.audio is None else main | {PartId(self.item.index, Modality.AUDIO): self.audio}
 
+    @property
+    def saved_bytes(self) -> int:
+        """As ``Found.saved_bytes``."""
+        if self.item.source.url is None:
+            return 0
+        entries = (self.main,) if self.audio is None else (self.main, self.audio)
+        return max(entry.metadata.source_bytes or 0 for entry in entries)
+
 
 class NeedsMemory:
     """The needs of items by digest, type and options: building keys is a good part of an answer's cost.

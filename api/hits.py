@@ -18,7 +18,7 @@ from api.schemas import EncodeRequest
 from api.services import Services
 from api.submission import record_of
 from epd.contracts.job import JobRecord
-from epd.contracts.media import Item, Modality
+from epd.contracts.media import Item
 from epd.identity import source_key
 from epd.inline import is_data_uri
 from epd.lookup import by_track, digest_of_memo, encoders_of
@@ -32,11 +32,11 @@ MAX_ITEMS = 64
 
 @dataclass(frozen=True, slots=True)
 class HitAnswer:
-    """A job that was final at once: its id, its JSON, and the types of its items."""
+    """A job that was final at once: its id, its JSON, and its items with their entries."""
 
     job_id: str
     json: bytes
-    types: tuple[Modality, ...]
+    items: Sequence[ItemHit]
 
 
 class HitPath:
@@ -83,8 +83,7 @@ class HitPath:
         done = {part: entry for hit in found for part, entry in hit.parts().items()}
         with span("epd.submit", trace, items=len(found), cached=len(found)):
             await self._hits.create(record, done)
-        types = tuple(hit.item.modality for hit in found)
-        return HitAnswer(record.job_id, self._answers.json(record, found), types)
+        return HitAnswer(record.job_id, self._answers.json(record, found), found)
 
 
 def _source_keys(request: EncodeRequest, url_ttl: float) -> dict[str, str] | None:

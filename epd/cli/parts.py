@@ -148,7 +148,8 @@ def worker_specs(options: StackOptions) -> list[Spec]:
 def api_spec(host: str, port: int) -> Spec:
     """The REST API under uvicorn."""
     argv = [sys.executable, "-m", "uvicorn", "--factory", "api.app:create_app", "--host", host]
-    argv += ["--port", str(port), "--log-level", "warning", "--timeout-graceful-shutdown", "3"]
+    argv += ["--port", str(port), "--log-level", "warning", "--no-access-log"]  # it logs its requests itself
+    argv += ["--timeout-graceful-shutdown", "3"]
     return Spec("api", argv, stop_order=1)
 
 

@@ -14,10 +14,11 @@ from api import hit_layer, hits
 from api.answers import job_answer
 from api.services import Services
 from epd.contracts.errors import StoreUnavailable
+from epd.contracts.job import PartId
 from epd.contracts.media import Modality
 from epd.identity import content_digest, source_key
 from epd.lookup import cards_of
-from epd.store.base import SourceMemo
+from epd.store.base import Completed, SourceMemo
 
 if TYPE_CHECKING:
     from conftest import MakeRest, Rest
@@ -89,6 +90,23 @@ def test_it_is_counted_as_any_other(rest: Rest) -> None:
     before = [value(line) for line in lines]
     rest.encode(PNG, PNG)
     assert [value(line) - was for line, was in zip(lines, before, strict=True)] == [2, 1, 1]
+
+
+def test_bytes_that_were_not_downloaded_are_counted(make_rest: MakeRest) -> None:
+    rest = make_rest(url_ttl=60)
+    cat = {"type": "image", "url": "http://media.test/cat.png"}
+    key = rest.encode(cat)["items"][0]["embedding"]["key"]
+    (entry,) = rest.store.embeddings.lookup([key])
+    assert entry is not None
+    sized = entry.metadata.model_copy(update={"source_bytes": 500})
+    again = Completed(entry.model_copy(update={"metadata": sized}), "0" * 32, PartId(0, Modality.IMAGE), {})
+    rest.store.flights.complete([again])
+    digest = content_digest(cat["url"].encode())
+    rest.store.sources.put(
+        source_key(cat["url"]), SourceMemo(digest=digest, fetched_at=time.time(), nbytes=1)
+    )
+    rest.encode(cat, {"type": "image", "media_id": digest}, cat)
+    assert "epd_saved_bytes_total 1000.0" in rest.client.get("/metrics").text
 
 
 def test_one_that_is_missing_takes_all_to_the_route(rest: Rest) -> None:
