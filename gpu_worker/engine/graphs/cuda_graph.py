@@ -41,19 +41,33 @@ class CudaBackend:
         self._side = torch.cuda.Stream(device)
 
     def capture(self, call: Call) -> CudaCapture:
-        """Warm the call up on a stream of its own, as torch asks for, then capture it."""
+        """Warm the call up on the capture's stream, as torch asks for, then capture it."""
         # torch.cuda.graph takes the thread's current device, which is the first one until somebody says so.
         with torch.cuda.device(self._device):
             current = torch.cuda.current_stream()
-            self._side.wait_stream(current)
-            with torch.cuda.stream(self._side):
-                for _ in range(_WARM_UPS):
-                    call()
+            # Leaves this thread on its own stream even where the end of a failed capture raises as well.
+            with torch.cuda.stream(current):
+                self._side.wait_stream(current)
+                with torch.cuda.stream(self._side):
+                    for _ in range(_WARM_UPS):
+                        call()
+                captured = self._captured(call)
             current.wait_stream(self._side)
-            graph = torch.cuda.CUDAGraph()
-            # thread_local: another thread's copy may allocate while this one captures.
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        return captured
+
+    def _captured(self, call: Call) -> CudaCapture:
+        graph = torch.cuda.CUDAGraph()
+        # thread_local: another thread's copy may allocate while this one captures.
+        context = torch.cuda.graph(
+            graph, pool=self._pool, stream=self._side, capture_error_mode="thread_local"
+        )
+        try:
+            with context:
                 result = call()
+        except Exception:
+            # The allocator may take the old pool for one that is still recorded, and refuse the next capture.
+            self._pool = torch.cuda.graph_pool_handle()
+            raise
         return CudaCapture(graph, result)
 
     def memory(self) -> int:
