@@ -31,9 +31,12 @@ def parse_handoff(body: bytes | bytearray) -> HandoffRequest:
         ) from None
 
 
-async def read_handoff(services: Services, request_id: str) -> Handoff | None:
-    """A handoff if it is there. One round trip."""
-    return await services.call(services.store.handoffs.get, request_id)
+async def read_handoff(services: Services, request_id: str, watcher: str | None = None) -> Handoff | None:
+    """A handoff if it is there; else the watcher is told when it comes. One round trip."""
+    looks = services.store.handoff_looks
+    if looks is None:
+        return await services.call(services.store.handoffs.get, request_id, watcher)
+    return await looks.get(request_id, watcher)
 
 
 async def wait_handoff(services: Services, request_id: str, seconds: float, request: Request) -> Handoff:
@@ -47,7 +50,7 @@ async def wait_handoff(services: Services, request_id: str, seconds: float, requ
         Overloaded: too many requests wait already.
     """
     with services.completions.subscribe(handoff_topic(request_id), final_only=True) as subscription:
-        found = await _look(services, request_id)
+        found = await read_handoff(services, request_id, services.completions.watcher)
         if found is None:
             with services.metrics.waiting.track_inprogress():
                 async with watched(request) as caller:
@@ -66,10 +69,5 @@ async def _wait(
     while found is None and not caller.gone and (left := end - time.monotonic()) > 0:
         await subscription.wait(min(left, LOOK_SECONDS))
         with suppress(StoreUnavailable):
-            found = await _look(services, request_id)
+            found = await read_handoff(services, request_id, services.completions.watcher)
     return found
-
-
-async def _look(services: Services, request_id: str) -> Handoff | None:
-    """One round trip: the handoff, or this process is told when it comes."""
-    return await services.call(services.store.handoffs.get, request_id, services.completions.watcher)

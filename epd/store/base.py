@@ -17,7 +17,7 @@ from epd.contracts.errors import EpdError
 from epd.contracts.job import JobRecord, JobView, Notice, PartId, PartRecord, Priority, Stage
 from epd.store.blobs import Blobs
 from epd.store.cache import Embeddings
-from epd.store.handoffs import Handoffs
+from epd.store.handoffs import HandoffLooks, Handoffs
 from epd.store.hits import Hits
 from epd.store.values import (
     BlobKind,
@@ -244,6 +244,7 @@ class Store:
     notices: Notices
     disconnect: Callable[[], None] = _nothing
     hits: Hits | None = None  #: answers from the cache on an event loop; without it they take a thread
+    handoff_looks: HandoffLooks | None = None  #: the same of handoffs
 
     def close(self) -> None:
         """End subscriptions and connections. A later call connects anew."""

@@ -54,6 +54,14 @@ class Handoffs(Protocol):
         ...
 
 
+class HandoffLooks(Protocol):
+    """``Handoffs.get`` for an event loop: no call blocks it."""
+
+    async def get(self, request_id: str, watcher: str | None = None) -> Handoff | None:
+        """As ``Handoffs.get``."""
+        ...
+
+
 def body_text(request: HandoffRequest) -> str:
     """What Prefill put, in one spelling, so that equal requests are equal texts. Without metadata."""
     fields = request.model_dump(mode="json", exclude_none=True, exclude={"items": {"__all__": {"metadata"}}})

@@ -9,7 +9,7 @@ from epd.store.embedding_folder import EmbeddingFolder
 from epd.store.embeddings import FileEmbeddings
 from epd.store.memory.admissions import MemoryAdmissions
 from epd.store.memory.flights import MemoryFlights
-from epd.store.memory.handoffs import MemoryHandoffs
+from epd.store.memory.handoffs import MemoryHandoffLooks, MemoryHandoffs
 from epd.store.memory.hits import MemoryHits
 from epd.store.memory.index import MemoryIndex
 from epd.store.memory.jobs import MemoryJobs
@@ -19,7 +19,7 @@ from epd.store.memory.state import MemoryState
 from epd.store.redis.admissions import RedisAdmissions
 from epd.store.redis.connection import Connection
 from epd.store.redis.flights import RedisFlights
-from epd.store.redis.handoffs import RedisHandoffs
+from epd.store.redis.handoffs import RedisHandoffLooks, RedisHandoffs
 from epd.store.redis.hits import RedisHits
 from epd.store.redis.index import RedisIndex
 from epd.store.redis.jobs import RedisJobs
@@ -48,6 +48,7 @@ def open_store(settings: Settings) -> Store:
         job_ttl=settings.job_ttl,
         embedding_ttl=settings.embedding_ttl,
     )
+    loop = _loop_connection(settings)
     return Store(
         embeddings=FileEmbeddings(index, files),
         flights=flights,
@@ -60,7 +61,8 @@ def open_store(settings: Settings) -> Store:
         heartbeats=RedisHeartbeats(connection, ttl=settings.heartbeat_ttl),
         notices=RedisNotices(connection),
         disconnect=connection.close,
-        hits=_redis_hits(settings, files),
+        hits=None if loop is None else RedisHits(loop, files, job_ttl=settings.job_ttl),
+        handoff_looks=None if loop is None else RedisHandoffLooks(loop),
     )
 
 
@@ -70,20 +72,21 @@ def open_memory_store(settings: Settings) -> Store:
     files = _files(settings)
     index = MemoryIndex(state, _limits(settings), ttl=settings.embedding_ttl)
     embeddings, jobs = FileEmbeddings(index, files), MemoryJobs(state, job_ttl=settings.job_ttl)
-    cards = MemoryCards()
+    cards, handoffs = MemoryCards(), MemoryHandoffs(state, ttl=settings.handoff_ttl)
     sources = MemorySources(ttl=settings.embedding_ttl, sound_ttl=settings.job_deadline)
     return Store(
         embeddings=embeddings,
         flights=MemoryFlights(state, index, files.l1, lease=settings.flight_lease, job_ttl=settings.job_ttl),
         jobs=jobs,
         admissions=MemoryAdmissions(state, _bound(settings)),
-        handoffs=MemoryHandoffs(state, ttl=settings.handoff_ttl),
+        handoffs=handoffs,
         blobs=_blobs(settings, MemoryUploads(ttl=settings.media_ttl)),
         cards=cards,
         sources=sources,
         heartbeats=MemoryHeartbeats(ttl=settings.heartbeat_ttl),
         notices=MemoryNotices(state),
         hits=MemoryHits(cards=cards, sources=sources, embeddings=embeddings, jobs=jobs),
+        handoff_looks=MemoryHandoffLooks(handoffs),
     )
 
 
@@ -96,11 +99,11 @@ def _limits(settings: Settings) -> TierLimits:
     return TierLimits(settings.embedding_bytes, None if settings.l2_dir is None else settings.l2_bytes)
 
 
-def _redis_hits(settings: Settings, files: TierFiles) -> RedisHits | None:
+def _loop_connection(settings: Settings) -> LoopConnection | None:
+    """The connection of the event loop, for all who ask on it; closing ``hits`` closes it."""
     if not LoopConnection.serves(settings.store_url):
         return None
-    connection = LoopConnection(settings.store_url, timeout=settings.store_timeout)
-    return RedisHits(connection, files, job_ttl=settings.job_ttl)
+    return LoopConnection(settings.store_url, timeout=settings.store_timeout)
 
 
 def _bound(settings: Settings) -> AdmissionBound:

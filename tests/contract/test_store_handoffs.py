@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
-from store_values import entry_of, key_of, put_embedding, wait_until
+from store_values import entry_of, key_of, listen_until, put_embedding, wait_until
 
 from epd.contracts.errors import HandoffConflict, InvalidRequest, NotFound
 from epd.contracts.handoff import Handoff, HandoffRequest, Placement, handoff_topic
@@ -199,6 +199,19 @@ def test_an_id_that_looks_like_another_key_is_another_handoff(store: Store) -> N
     found = store.handoffs.get("a:b")
     assert found is not None
     assert found.extra == {"name": "a:b"}
+
+
+async def test_an_event_loop_reads_the_same(store: Store) -> None:
+    assert store.handoff_looks is not None
+    assert store.hits is not None
+    put_embedding(store, key_of(1))
+    store.notices.listen("w1", 0.05)
+    assert await store.handoff_looks.get(ID, "w1") is None
+    put = store.handoffs.put(ID, request_of(1)).handoff
+    assert await store.handoff_looks.get(ID) == put
+    (notice,) = listen_until(store, "w1", 1)
+    assert notice.job_id == handoff_topic(ID)
+    await store.hits.close()
 
 
 def test_two_processes_that_put_at_once_make_one(

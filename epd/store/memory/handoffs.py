@@ -76,3 +76,15 @@ class MemoryHandoffs:
             if watcher in self._state.notices:
                 self._state.notices[watcher].append(Notice.from_json(notice_of(request_id)))
         self._state.published.notify_all()
+
+
+class MemoryHandoffLooks:
+    """``HandoffLooks`` over handoffs that never block."""
+
+    def __init__(self, handoffs: MemoryHandoffs) -> None:
+        """Ask these."""
+        self._handoffs = handoffs
+
+    async def get(self, request_id: str, watcher: str | None = None) -> Handoff | None:
+        """A handoff, or None; then its coming is put into the watcher's queue."""
+        return self._handoffs.get(request_id, watcher)

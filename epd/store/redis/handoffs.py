@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from itertools import chain
 
 from epd.contracts.errors import InvalidRequest
@@ -20,6 +21,7 @@ from epd.store.handoffs import (
     notice_of,
 )
 from epd.store.redis.connection import Argument, Connection
+from epd.store.redis.loop_connection import LoopConnection
 from epd.store.redis.scripts import Script
 from epd.store.values import MAX_WATCHERS
 
@@ -52,19 +54,40 @@ class RedisHandoffs:
 
     def get(self, request_id: str, watcher: str | None = None) -> Handoff | None:
         """A handoff, or None; then its coming is published to the watcher's channel."""
-        args = (watcher or "", milliseconds(WATCH_SECONDS), MAX_WATCHERS)
-        values = self._connection.run(Script.HANDOFF_GET, _names(request_id), args)
-        if not values:
-            return None
-        try:
-            return joined(request_id, values[0], values[1:])
-        except ValueError as error:
-            logger.warning("handoff %s cannot be read: %s", request_id, error)
-            return None
+        args = _watch(watcher)
+        return _read(request_id, self._connection.run(Script.HANDOFF_GET, _names(request_id), args))
 
     def remove(self, request_id: str) -> bool:
         """Forget a handoff."""
         return bool(self._connection.call("DEL", keys.handoff(request_id)))
+
+
+class RedisHandoffLooks:
+    """``HandoffLooks`` on a server."""
+
+    def __init__(self, connection: LoopConnection) -> None:
+        """Whoever made the connection closes it."""
+        self._connection = connection
+
+    async def get(self, request_id: str, watcher: str | None = None) -> Handoff | None:
+        """A handoff, or None; then its coming is published to the watcher's channel."""
+        args = _watch(watcher)
+        return _read(request_id, await self._connection.run(Script.HANDOFF_GET, _names(request_id), args))
+
+
+def _watch(watcher: str | None) -> tuple[Argument, ...]:
+    return (watcher or "", milliseconds(WATCH_SECONDS), MAX_WATCHERS)
+
+
+def _read(request_id: str, values: Sequence[str]) -> Handoff | None:
+    """The handoff of a list as it is kept; one of another version of the code is as if not there."""
+    if not values:
+        return None
+    try:
+        return joined(request_id, values[0], values[1:])
+    except ValueError as error:
+        logger.warning("handoff %s cannot be read: %s", request_id, error)
+        return None
 
 
 def _names(request_id: str) -> list[str]:
