@@ -36,7 +36,8 @@ class Engine:
         self._lock = threading.Lock()
         self._open: dict[str | None, Future[Answer]] = {None: Future()}
         self._ready = self._open[None]
-        threading.Thread(target=self._read, name=module, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, name=module, daemon=True)
+        self._reader.start()
 
     def wait_ready(self) -> None:
         """Raises ``EngineFailed`` when the process ends before it is ready."""
@@ -54,18 +55,22 @@ class Engine:
         return answer
 
     def _read(self) -> None:
-        for line in self._process.stdout or ():
-            said = json.loads(line)
-            with self._lock:
-                answer = self._open.pop(said["request_id"])
-            if "error" in said:
-                answer.set_exception(EngineFailed(f"{self._name}: {said['error']}"))
-            else:
-                answer.set_result(said)
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                self._take(json.loads(line))
         with self._lock:
             for answer in self._open.values():
                 answer.set_exception(EngineFailed(f"{self._name} has ended"))
             self._open.clear()
+
+    def _take(self, said: Answer) -> None:
+        with self._lock:
+            answer = self._open.pop(said["request_id"])
+        if "error" in said:
+            answer.set_exception(EngineFailed(f"{self._name}: {said['error']}"))
+        else:
+            answer.set_result(said)
 
     def close(self) -> None:
         """End the process."""
@@ -76,6 +81,7 @@ class Engine:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._reader.join(ENDING)
 
 
 class EnginePair:

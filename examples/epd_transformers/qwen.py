@@ -27,11 +27,14 @@ class QwenLanguage:
 
     @torch.inference_mode()
     def begin(self, parts: Sequence[Part], rows: Sequence[Tensor]) -> Begun:
-        """Prefill up to the first token; transformers puts the rows in place and counts the positions."""
+        """Prefill up to the first token; transformers counts the positions and puts the rows in place."""
         prompt = Prompt(self._tokenizer, parts, family=self._family)
         media = [part for part in parts if isinstance(part, Metadata)]
+        inputs = model_inputs(prompt, media, family=self._family)
+        positions, _ = self._model.model.get_rope_index(**inputs)
         out = self._model(
-            **model_inputs(prompt, media, family=self._family),
+            **inputs,
+            position_ids=positions,
             mm_encoder_outputs=self._encoded(media, rows),
             use_cache=True,
             logits_to_keep=1,
@@ -41,7 +44,9 @@ class QwenLanguage:
             cache=cache_tensors(out.cache),
             prompt_tokens=len(prompt.ids),
             runs=tuple(prompt.runs),
-            delta=int(self._model.model.rope_deltas),
+            # Not rope_deltas: ``generate()`` goes on behind the last token, which is before the last time
+            # step of a video that has little text behind it.
+            delta=int(positions[0, 0, -1]) + 1 - len(prompt.ids),
         )
 
     def _encoded(self, media: Sequence[Metadata], rows: Sequence[Tensor]) -> dict[str, Any]:

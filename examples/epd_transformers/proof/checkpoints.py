@@ -43,7 +43,7 @@ _TOKENS: dict[str, Any] = {
 }
 
 
-def make_qwen2_5_vl(folder: Path, seed: int = 2) -> None:
+def make_qwen2_5_vl(folder: Path, seed: int = 3) -> None:
     """Four vision blocks, two of them windowed, and four of the language model."""
     text = _TEXT | {"rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]}}
     vision = _VISION | {"depth": 4, "window_size": 112, "fullatt_block_indexes": [1, 3]}
@@ -51,7 +51,7 @@ def make_qwen2_5_vl(folder: Path, seed: int = 2) -> None:
     _save(Qwen2_5_VLForConditionalGeneration(config), Qwen2VLImageProcessorPil(), folder, seed)
 
 
-def make_qwen3_vl(folder: Path, seed: int = 0) -> None:
+def make_qwen3_vl(folder: Path, seed: int = 1) -> None:
     """Four vision blocks, of which two feed the first layers of the language model (deepstack)."""
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [6, 5, 5], "mrope_interleaved": True}
     text = _TEXT | {"head_dim": 32, "rope_parameters": rope}

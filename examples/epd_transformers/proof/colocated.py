@@ -82,7 +82,7 @@ class ColocatedQwen:
 
     def _video(self, path: str, fps: float) -> tuple[Tensor, Metadata]:
         read: Any = read_video_pyav  # its annotation names another Path
-        frames, about = read(path, _sampled, fps=fps)
+        frames, about = read(path, _sampled, fps=fps, unit=1 if self._family == "qwen3_vl" else 2)
         own = self._processor
         bounds = {"min_pixels": own.size["shortest_edge"], "max_pixels": own.size["longest_edge"]}
         factor = own.patch_size * own.merge_size
@@ -90,7 +90,9 @@ class ColocatedQwen:
         shown = [np.asarray(Image.fromarray(f).resize(size[::-1], Image.Resampling.BICUBIC)) for f in frames]
         scaled = torch.from_numpy(np.stack(shown)).float() * own.rescale_factor
         values = (scaled - torch.tensor(own.image_mean)) / torch.tensor(own.image_std)
-        grid = (len(frames) // 2, size[0] // own.patch_size, size[1] // own.patch_size)
+        if len(frames) % 2:
+            values = torch.cat([values, values[-1:]])
+        grid = (len(values) // 2, size[0] // own.patch_size, size[1] // own.patch_size)
         times = {"video_timestamps": tuple(about.timestamps), "second_per_grid_ts": 2 / about.sampled_fps}
         return _patches(values, grid, own.patch_size), self._known(Modality.VIDEO, grid, **times)
 
@@ -117,10 +119,10 @@ def _patches(values: Tensor, grid: tuple[int, int, int], patch: int) -> Tensor:
     return cut.permute(0, 2, 5, 3, 6, 8, 1, 4, 7).reshape(steps * rows * columns, -1)
 
 
-def _sampled(metadata: VideoMetadata, fps: float) -> list[int]:
-    """An even number of frames, evenly spread."""
+def _sampled(metadata: VideoMetadata, fps: float, unit: int) -> list[int]:
+    """A multiple of ``unit`` frames, evenly spread."""
     total = metadata.total_num_frames
-    count = int(total / (metadata.fps or 1) * fps) // 2 * 2
+    count = int(total / (metadata.fps or 1) * fps) // unit * unit
     return [int(place) for place in torch.linspace(0, total - 1, count).round()]
 
 

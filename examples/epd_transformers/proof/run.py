@@ -37,9 +37,9 @@ class Proof:
 
     @property
     def was_cold_first(self) -> bool:
-        """Whether the first run had nothing from the cache, and the second all."""
+        """Whether the first run had only what is known from the cache, and the second all."""
         first, second = self.cached
-        return not any(first) and all(second)
+        return sum(first) == self.case.known and all(second)
 
 
 def prove(folder: Path, weights: Path) -> Iterator[Proof]:

@@ -1,0 +1,101 @@
+"""The reference Prefill and Decode give ``generate()``'s tokens, and Decode reaches nothing but epd's API."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from demo.samples import reference_texts
+from demo.transcribe import word_error_rate
+from examples.epd_transformers.proof.cases import all_cases
+from examples.epd_transformers.proof.run import Proof, prove
+
+ROOT = Path(__file__).parents[2]
+WHISPER = ROOT / ".epd" / "models" / "whisper-tiny.en"
+#: A choice closer than this could be another one by the rounding of float32 alone.
+LEAST_MARGIN = 1e-3
+NAMES = [f"{case.model}: {case.name}" for case in all_cases()]
+
+
+@pytest.fixture(scope="module")
+def proofs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Proof]:
+    if not WHISPER.is_dir():
+        pytest.fail("no demo weights: run `python -m demo.weights` (make test does)")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    found = list(prove(tmp_path_factory.mktemp("engines"), WHISPER))
+    torch.set_num_threads(threads)
+    return {f"{proof.case.model}: {proof.case.name}": proof for proof in found}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tokens_are_those_of_generate_cold_and_from_cache(proofs: dict[str, Proof], name: str) -> None:
+    proof = proofs[name]
+    expected = [one.tokens for one in proof.expected]
+    assert proof.cold == expected
+    assert proof.again == expected
+    assert proof.was_cold_first, proof.cached
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equal_tokens_mean_something(proofs: dict[str, Proof], name: str) -> None:
+    """No choice is a near tie, and the random models do not say one word again and again."""
+    for one in proofs[name].expected:
+        assert one.margin > LEAST_MARGIN
+        assert len(set(one.tokens)) > len(one.tokens) // 3
+
+
+def test_no_two_prompts_have_the_same_answer(proofs: dict[str, Proof]) -> None:
+    answers = [tuple(proof.cold[0]) for proof in proofs.values()]
+    assert len(set(answers)) == len(answers)
+
+
+def test_what_is_said_in_the_sound_and_in_the_video_is_heard(proofs: dict[str, Proof]) -> None:
+    for proof in proofs.values():
+        for sound in proof.case.sounds:
+            assert word_error_rate(reference_texts()[sound.name], proof.texts[-1]) < 0.05
+
+
+def test_an_engine_that_is_offline_reaches_one_server_only() -> None:
+    """In a process of its own: what is switched off stays off."""
+    with socket.create_server(("127.0.0.1", 0)) as allowed, socket.create_server(("127.0.0.1", 0)) as other:
+        ours, theirs = allowed.getsockname()[1], other.getsockname()[1]
+        done = subprocess.run(
+            [sys.executable, "-c", _OFFLINE, str(ours), str(theirs)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        other.settimeout(0.2)
+        with pytest.raises(TimeoutError):  # nobody knocked
+            other.accept()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["reached", "refused", "refused", "refused", "refused"]
+
+
+_OFFLINE = """
+import socket, sys, urllib.request
+from examples.epd_transformers.offline import NetworkIsOff, allow_only
+
+def tell(reach):
+    try:
+        reach()
+        print("reached")
+    except NetworkIsOff:
+        print("refused")
+
+ours, theirs = int(sys.argv[1]), int(sys.argv[2])
+allow_only(f"http://127.0.0.1:{ours}")
+tell(lambda: socket.create_connection(("127.0.0.1", ours), timeout=5).close())
+tell(lambda: socket.create_connection(("127.0.0.1", theirs), timeout=5))
+tell(lambda: socket.create_connection(("example.org", 80), timeout=5))
+tell(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"?", ("127.0.0.1", theirs)))
+tell(lambda: socket.socket(socket.AF_UNIX).connect("/tmp/any"))
+"""
