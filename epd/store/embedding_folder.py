@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -118,15 +118,13 @@ class EmbeddingFolder:
             path.parent.rmdir()
         return True
 
-    def untouched(self, older_than: float) -> list[str]:
+    def untouched(self, older_than: float) -> Iterator[str]:
         """Keys of files not written for that many seconds. Temporary files of that age are deleted."""
         limit = time.time() - older_than
-        old: list[str] = []
-        with suppress(FileNotFoundError):
-            for folder in os.scandir(self._root):
+        with suppress(FileNotFoundError), os.scandir(self._root) as folders:
+            for folder in folders:
                 if _KEY.fullmatch(folder.name) and _settle(Path(folder.path), limit):
-                    old.append(folder.name)
-        return old
+                    yield folder.name
 
     def _is_good(self, ref: EmbeddingRef) -> bool:
         try:

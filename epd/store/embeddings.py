@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,7 +16,8 @@ from epd.store.mover import Mover
 from epd.store.tier_files import TierFiles
 from epd.store.values import CacheEvent, CachePage, Moved, StoreStats
 
-logger = logging.getLogger(__name__)
+#: Keys that the index is asked of in one call while files are swept: a second tier may hold a million.
+_SWEPT_AT_ONCE = 512
 
 
 class FileEmbeddings:
@@ -86,11 +87,13 @@ class FileEmbeddings:
         return sum(self._sweep(tier, older_than) for tier in Tier)
 
     def _sweep(self, tier: Tier, older_than: float) -> int:
-        folder = self._files.folder(tier)
-        stale = [] if folder is None else folder.untouched(older_than)
-        if folder is None or not stale:
+        folder, swept = self._files.folder(tier), 0
+        if folder is None:
             return 0
-        return sum(folder.remove(key) for key in self._index.unnamed(tier, stale))
+        stale = folder.untouched(older_than)
+        while keys := list(islice(stale, _SWEPT_AT_ONCE)):
+            swept += sum(folder.remove(key) for key in self._index.unnamed(tier, keys))
+        return swept
 
     def _mend(self, checked: Checked) -> None:
         """Have the index forget what its files do not bear out, and delete what is left of these."""

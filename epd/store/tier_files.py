@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -15,8 +14,6 @@ from epd.store.embedding_file import EmbeddingFile, read_header
 from epd.store.embedding_folder import EmbeddingFolder
 from epd.store.file_digest import checksum_of
 from epd.store.index import Indexed
-
-logger = logging.getLogger(__name__)
 
 
 class TierFiles:
@@ -75,15 +72,6 @@ class TierFiles:
     def remove(self, key: str) -> int:
         """Delete an embedding's files; how many there were. A reader that has one open keeps it."""
         return sum(folder.remove(key) for folder in self._folders())
-
-    def exists(self, key: str) -> bool:
-        """Whether any tier has a file of that key, right or not."""
-        return any(folder.path(key).exists() for folder in self._folders())
-
-    def untouched(self, tier: Tier, older_than: float) -> list[str]:
-        """As ``EmbeddingFolder.untouched``, of one tier."""
-        folder = self.folder(tier)
-        return [] if folder is None else folder.untouched(older_than)
 
     def folder(self, tier: Tier) -> EmbeddingFolder | None:
         """The folder of a tier, None where there is none."""

@@ -156,7 +156,7 @@ def test_a_foreign_folder_below_the_root_is_left_alone(folder: EmbeddingFolder) 
     root = folder.path(KEY).parent.parent
     (root / "lost+found").mkdir(parents=True)
     (root / "lost+found" / "encoder_cache.safetensors").write_bytes(b"mine")
-    assert folder.untouched(older_than=-10) == []
+    assert list(folder.untouched(older_than=-10)) == []
     assert (root / "lost+found" / "encoder_cache.safetensors").exists()
 
 
