@@ -1,20 +1,24 @@
 """Antialiased resize of 8-bit pictures on any device, equal to ``PIL.Image.resize`` bit for bit.
 
 Pillow works in two passes, one an axis, and rounds to 8 bits after each. A resize in one float pass is off
-by up to 19 levels; the rounding between the passes is what matters, and so does their order.
+by up to 19 levels; the rounding between the passes is what matters, and so does their order. A pass is a few
+kernels on an accelerator; on a processor it is Pillow's own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from gpu_worker.preprocess.pillow_pass import pillow_pass
 from gpu_worker.preprocess.resample import FRACTION_BITS, Filter, axis_weights
 
 _CHUNK_VALUES = 1 << 20  #: float64 values in work at once on a CPU (8 MB: stays in its caches)
 _CHUNK_VALUES_DEVICE = 1 << 26  #: the same on an accelerator (512 MB): few launches
+_MOST_CUT = 4  #: times as long as what is kept of it may an axis be that Pillow resizes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,13 +47,21 @@ def _resample_first_axis(lines: Tensor, resized: int, start: int, stop: int, fil
     return result
 
 
-def _resample_axis(
+class AxisPass(Protocol):
+    """One pass of a resize."""
+
+    def __call__(
+        self, pictures: Tensor, axis: int, resized: int, start: int, length: int, filter_: Filter
+    ) -> Tensor:
+        """Resize ``axis`` (1 or 2) of uint8 [F, H, W, 3], and keep ``length`` entries from ``start`` on."""
+        ...
+
+
+def tensor_pass(
     pictures: Tensor, axis: int, resized: int, start: int, length: int, filter_: Filter
 ) -> Tensor:
-    """One pass over ``axis`` of uint8 [F, H, W, 3]; a pass that would change nothing is left out."""
+    """One pass as matrix products, on any device."""
     size = pictures.shape[axis]
-    if (resized, start, length) == (size, 0, size):
-        return pictures
     lines = pictures.movedim(axis, 0)
     passed = _resample_first_axis(lines.reshape(size, -1), resized, start, start + length, filter_)
     return passed.view(length, *lines.shape[1:]).movedim(0, axis)
@@ -66,18 +78,34 @@ def _rows_first(rows: int, columns: int, size: tuple[int, int]) -> bool:
     return lost_rows > 0 and lost_rows > 2 * lost_columns
 
 
+def _chosen_pass(pictures: Tensor, resized: int, length: int) -> AxisPass:
+    """Pillow on a processor, unless it would compute much that is then cut off."""
+    if pictures.device.type == "cpu" and resized <= _MOST_CUT * length:
+        return pillow_pass
+    return tensor_pass
+
+
 def resize(
-    pictures: Tensor, size: tuple[int, int], *, filter_: Filter = Filter.BICUBIC, window: Window | None = None
+    pictures: Tensor,
+    size: tuple[int, int],
+    *,
+    filter_: Filter = Filter.BICUBIC,
+    window: Window | None = None,
+    way: AxisPass | None = None,
 ) -> Tensor:
     """Resize uint8 [F, H, W, 3] to ``size`` (height, width); give uint8 [F, 3, height, width].
 
     With ``window`` only that part of the result is computed and given, so that a crop of a very long
-    picture costs no more than any other crop.
+    picture costs no more than any other crop. ``way`` is how a pass is done; the device decides where it is
+    left out, and the result is the same.
     """
     part = window or Window(top=0, left=0, height=size[0], width=size[1])
     passes = [(2, size[1], part.left, part.width), (1, size[0], part.top, part.height)]
     if _rows_first(pictures.shape[1], pictures.shape[2], size):
         passes.reverse()
     for axis, resized, start, length in passes:
-        pictures = _resample_axis(pictures, axis, resized, start, length, filter_)
+        unchanged = (pictures.shape[axis], 0, pictures.shape[axis])
+        if (resized, start, length) != unchanged:
+            one_pass = way or _chosen_pass(pictures, resized, length)
+            pictures = one_pass(pictures, axis, resized, start, length, filter_)
     return pictures.permute(0, 3, 1, 2).contiguous()
