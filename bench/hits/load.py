@@ -49,6 +49,7 @@ class Tally:
             p50=_quantile(ordered, 0.5),
             p99=_quantile(ordered, 0.99),
             worst=ordered[-1],
+            cpu=time.process_time(),
             wrong=tuple(self.wrong),
             unsent=self.unsent,
         )

@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from bench.hits.pictures import pictures
 from bench.hits.plan import Outcome, Plan
 from bench.hits.site import ITEMS, Kind, Site, running_site
@@ -21,14 +23,16 @@ _CONNECTIONS_AT_RATE = 64
 _WARM_UP_SECONDS = 1.5
 _SHARE = 0.7
 _COLD_ROUNDS = 9
+_HITS = 3  #: of each new request, afterwards
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """An outcome, and the CPU seconds that the API's process spent on each of its requests."""
+    """An outcome, and the CPU seconds that the API's process and the store's spent on each request."""
 
     outcome: Outcome
-    cpu: float
+    api_cpu: float
+    store_cpu: float
 
     @property
     def items_per_s(self) -> float:
@@ -69,7 +73,7 @@ def measure(seconds: float, kinds: tuple[Kind, ...]) -> HitFigures:
 
 
 def _latencies(site: Site) -> tuple[float, float]:
-    """Median seconds of a request of new pictures, and of the same request afterwards, one at a time."""
+    """Median seconds of a request of new pictures, and of the same requests afterwards, one at a time."""
     new = pictures(_COLD_ROUNDS * ITEMS, seed=2)
     fresh = Site(site.stack, site.files_url, new, site.http)
     cold: list[float] = []
@@ -77,11 +81,12 @@ def _latencies(site: Site) -> tuple[float, float]:
     for start in range(0, len(new), ITEMS):
         items = [fresh.item(Kind.DATA, number) for number in range(start, start + ITEMS)]
         cold.append(site.encode(items)[1])
-        hits.append(site.encode(items)[1])
+        hits += [site.encode(items)[1] for _ in range(_HITS)]
     return statistics.median(cold), statistics.median(hits)
 
 
 def _load(site: Site, kind: Kind, seconds: float, rate: float | None = None) -> Load:
+    processes = (site.process("api"), site.process("redis"))
     plan = Plan(
         port=site.port,
         requests=site.requests(kind, _REQUESTS, seed=3),
@@ -89,14 +94,19 @@ def _load(site: Site, kind: Kind, seconds: float, rate: float | None = None) -> 
         seconds=seconds,
         rate=rate,
     )
-    before = site.api().cpu_times()
+    before = [_cpu(process) for process in processes]
     done = subprocess.run(
         [sys.executable, "-m", "bench.hits.load"], input=plan.to_json().encode(), cwd=_ROOT,
         capture_output=True, check=False, timeout=seconds + 60,
     )  # fmt: skip
-    after = site.api().cpu_times()
+    after = [_cpu(process) for process in processes]
     if done.returncode != 0:
         raise RuntimeError(f"the load failed:\n{done.stderr.decode(errors='replace')[-3000:]}")
     outcome = Outcome.from_json(done.stdout)
-    spent = after.user + after.system - before.user - before.system
-    return Load(outcome, spent / max(1, outcome.answered))
+    spent = [(late - early) / max(1, outcome.answered) for early, late in zip(before, after, strict=True)]
+    return Load(outcome, *spent)
+
+
+def _cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)

@@ -28,8 +28,9 @@ class Plan(Wire):
 class Outcome(Wire):
     """What came of a run. Latencies are seconds; with a rate they count from the planned time of a request.
 
-    ``wrong`` holds what was amiss with answers; a figure counts only where it is empty. ``unsent`` are
-    requests whose planned time came and for which no connection was free until the end.
+    ``cpu`` are seconds of CPU of the load itself. ``wrong`` holds what was amiss with answers; figures count
+    only where it is empty. ``unsent`` are requests whose planned time came and for which no connection was
+    free until the end.
     """
 
     answered: int
@@ -37,5 +38,6 @@ class Outcome(Wire):
     p50: float
     p99: float
     worst: float
+    cpu: float
     wrong: tuple[str, ...] = ()
     unsent: int = 0

@@ -10,13 +10,13 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 
 from bench.engine.checkpoint import Size, load_random
@@ -47,7 +47,7 @@ class Site:
     stack: Stack
     files_url: str
     files: Sequence[bytes]
-    http: httpx.Client
+    http: HTTPConnection
     keys: tuple[str, ...] = ()
 
     @property
@@ -55,11 +55,11 @@ class Site:
         """The API's."""
         return int(self.stack.api_url.rpartition(":")[2])
 
-    def api(self) -> psutil.Process:
-        """The API's process."""
-        pid = self.stack.pid("api")
+    def process(self, name: str) -> psutil.Process:
+        """The process of a part of the stack; raises ``RuntimeError`` where it is down."""
+        pid = self.stack.pid(name)
         if pid is None:
-            raise RuntimeError(f"the API is down:\n{self.stack.log_tail('api')}")
+            raise RuntimeError(f"{name} is down:\n{self.stack.log_tail(name)}")
         return psutil.Process(pid)
 
     def item(self, kind: Kind, number: int) -> dict[str, Any]:
@@ -92,13 +92,16 @@ class Site:
         Raises:
             RuntimeError: not all of them were encoded.
         """
+        body = json.dumps({"items": items, "wait": _WAIT})
         began = time.perf_counter()
-        answer = self.http.post("/v1/encode", json={"items": items, "wait": _WAIT})
+        self.http.request("POST", "/v1/encode", body, {"Content-Type": "application/json"})
+        with self.http.getresponse() as response:
+            text, status = response.read(), response.status
         seconds = time.perf_counter() - began
-        body = answer.json()
-        if answer.status_code != httpx.codes.OK or body["state"] != "done":
-            raise RuntimeError(f"items were not encoded: {answer.text[:1000]}")
-        return body["items"], seconds
+        answer = json.loads(text)
+        if status != 200 or answer["state"] != "done":
+            raise RuntimeError(f"items were not encoded: {text[:1000]!r}")
+        return answer["items"], seconds
 
 
 @contextmanager
@@ -110,7 +113,8 @@ def running_site(count: int) -> Iterator[Site]:
         Stack(_options(Path(name), url)) as stack,
     ):
         stack.wait_ready()
-        with httpx.Client(base_url=stack.api_url, timeout=2 * _WAIT, trust_env=False) as http:
+        http = HTTPConnection(stack.api_url.removeprefix("http://"), timeout=2 * _WAIT)
+        with closing(http):
             bare = Site(stack, url, files, http)
             yield Site(stack, url, files, http, _warmed(bare))
 
