@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pytest
 import soundfile
@@ -14,13 +11,12 @@ from torch import Tensor
 from epd.contracts.errors import EmptyMedia
 from epd.contracts.media import RawAudio
 from gpu_worker.encoders.base import Encoder
+from tests.parity.media import EXAMPLES
+from tests.parity.published import Count
 from tests.unit.tiny_checkpoints import NO_OPTIONS, raw_audio
 
-ROOT = Path(__file__).parents[2]
-SPEECH = ROOT / "examples" / "media" / "speech.ogg"
+SPEECH = EXAMPLES / "speech.ogg"
 WINDOW = 480000
-
-Encode = Callable[[Encoder, list[tuple[RawAudio, Tensor]]], list[Tensor]]
 
 #: A hop is 160 samples, a chunk of Qwen2.5-Omni 32000, a window of Whisper 480000.
 ODD_LENGTHS = (1, 10, 159, 160, 161, 201, 799, 800, 801, 16001, 31999, 32000, 32001, 47771, 100003, 479841)
@@ -49,12 +45,12 @@ def features(encoder: Encoder, sounds: list[np.ndarray]) -> Tensor:
     return encoder.preprocess([torch.from_numpy(sound) for sound in sounds], plans).tensors["mel"]
 
 
-def agree_on_counts(encoder: Encoder, samples: int, frames: int, tokens: int) -> None:
+def agree_on_count(encoder: Encoder, count: Count) -> None:
     """Our plan of one input of the language model, against the published frames and placeholders."""
-    if tokens == 0:
+    if count.tokens == 0:
         with pytest.raises(EmptyMedia, match="the least is 321"):
-            encoder.plan(raw_audio(samples), NO_OPTIONS)
+            encoder.plan(count.raw, NO_OPTIONS)
         return
-    plan = encoder.plan(raw_audio(samples), NO_OPTIONS)
-    assert (plan.tokens, plan.facts.audio_feature_lengths) == (tokens, (frames,))
+    plan = encoder.plan(count.raw, NO_OPTIONS)
+    assert (plan.tokens, plan.facts.audio_feature_lengths) == (count.tokens, count.lengths)
     assert sum(plan.segments) == plan.cost

@@ -18,7 +18,9 @@ from epd.contracts.media import Modality, RawAudio
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.preprocess.logmel import MelRule, log_mel, stack_windows
 from gpu_worker.preprocess.mel_chunks import chunked_log_mel
-from tests.parity.speech import ODD_LENGTHS, ROOT, WINDOW, Encode, features, item, real_speech
+from tests.parity.media import ROOT
+from tests.parity.published import encode
+from tests.parity.speech import ODD_LENGTHS, WINDOW, features, item, real_speech
 from tests.unit.tiny_checkpoints import NO_OPTIONS, raw_audio, tiny_encoder
 from workers.decode import decode
 from workers.limits import DecodeLimits
@@ -132,7 +134,6 @@ def test_ten_samples(decoded: Callable[[str], Sound], encoders: dict[str, Encode
 def test_nothing_behind_thirty_seconds_is_lost(
     decoded: Callable[[str], Sound],
     encoders: dict[str, Encoder],
-    encode: Encode,
     family: str,
     tokens: int,
     lengths: tuple[int, ...],

@@ -14,7 +14,7 @@ from epd.contracts.handoff import Placed
 from epd.contracts.media import Modality
 from epd.contracts.metadata import Metadata
 from epd.mrope import position_delta
-from tests.parity.qwen_kit import small_model
+from tests.parity.published_qwen import small_model
 
 pytestmark = pytest.mark.parity
 
