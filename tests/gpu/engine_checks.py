@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -85,7 +86,14 @@ def engine_of(site: Site, encoder: Encoder, watcher: Watcher, runner: Runner, it
     return engine
 
 
-def check_engine_rows(site: Site, family: str, folder: Path, *, captured: bool) -> None:
+def check_engine_rows(
+    site: Site,
+    family: str,
+    folder: Path,
+    *,
+    captured: bool,
+    while_serving: AbstractContextManager[None] | None = None,
+) -> None:
     """Many items through staging, packing, forward and download: each has the rows it has alone."""
     encoder, media, watcher = site.encoder(family, folder), Media(folder / "blobs"), Watcher()
     plan = graph_plan(items=4, rows=2048, required=True)
@@ -93,9 +101,10 @@ def check_engine_rows(site: Site, family: str, folder: Path, *, captured: bool) 
     engine = engine_of(site, encoder, watcher, runner, items=4)
     kinds = PICTURES * 5 if encoder.card.audio is None else [raw_audio(16_000 * n) for n in (1, 3, 31)] * 3
     slots = [media.slot(encoder, raw) for raw in kinds]
-    for slot in slots:
-        assert engine.submit(slot)
-    watcher.wait(len(slots), _PATIENCE)
+    with while_serving or nullcontext():
+        for slot in slots:
+            assert engine.submit(slot)
+        watcher.wait(len(slots), _PATIENCE)
     engine.stop(_PATIENCE)
     for name, outcome in watcher.outcomes.items():
         site.assert_close(rows_of(encoder, outcome), media.eager_rows(encoder, name), name)
