@@ -65,7 +65,13 @@ def mel_filters(rule: MelRule, device: torch.device) -> Tensor:
 
 
 def frames_of(samples: int, rule: MelRule) -> int:
-    """Feature frames that hold any of the sound: what the published extractor's padded mask counts."""
+    """Feature frames whose middle lies in the sound: ``samples / hop``, rounded up.
+
+    That is what the published extractor's mask counts where the sound is padded, as it always is here, and
+    what the published processors count placeholders from. The same extractor without padding rounds down: it
+    has no samples to fill a begun hop with. Rounded down here, 321 samples would give Qwen2-Audio no row,
+    and its processor puts one placeholder for them.
+    """
     return -(-samples // rule.hop)
 
 

@@ -151,14 +151,24 @@ def test_nothing_behind_thirty_seconds_is_lost(
         assert torch.allclose(rows[:first], without[:first], atol=1e-5)
 
 
+def unpadded_frames(sound: Sound) -> int:
+    """Frames of the extractor's features, and of its mask, when it is told not to pad."""
+    bare = WhisperFeatureExtractor(feature_size=128)(
+        sound, sampling_rate=16000, return_attention_mask=True, return_tensors="pt", padding="do_not_pad"
+    )
+    assert int(bare.attention_mask.sum()) == bare.input_features.shape[2]
+    return int(bare.input_features.shape[2])
+
+
 @pytest.mark.parametrize(("name", "samples"), [("AUD-13a", 799), ("AUD-13b", 800), ("AUD-13c", 801)])
 def test_valid_frames_are_those_that_the_engines_count(
     decoded: Callable[[str], Sound], encoders: dict[str, Encoder], name: str, samples: int
 ) -> None:
     """AUD-13: every reported frame is in the features, and the count is the padded extractor's mask.
 
-    The report is of a mask that counts a frame more than unpadded features hold. Features here are always
-    padded, so a begun hop has its frame; engines count rows from this very mask.
+    The report is of a mask that counts a frame more than unpadded features hold: those are rounded down.
+    Features here are always padded, so a begun hop has its frame, and there is sound in it; engines count
+    rows from this very mask.
     """
     sound = decoded(f"{name}.wav")
     assert len(sound) == samples
@@ -166,6 +176,9 @@ def test_valid_frames_are_those_that_the_engines_count(
         sound, sampling_rate=16000, return_attention_mask=True, return_tensors="pt"
     )
     frames = int(made.attention_mask.sum())
+    assert (frames, unpadded_frames(sound)) == (-(-samples // 160), samples // 160)
+    last = made.input_features[0, :, frames - 1]
+    assert float(last.max()) > float(made.input_features.min()) + 0.1
     for family, encoder in encoders.items():
         assert encoder.plan(raw_audio(samples), NO_OPTIONS).facts.audio_feature_lengths == (frames,)
         got = features(encoder, [sound])[0, :, :frames]
