@@ -69,6 +69,9 @@ def _checks(current: Settings) -> Iterator[tuple[str, Callable[[], Finding]]]:
         yield f"encoder {name}", lambda encoder=encoder: _encoder(encoder)  # type: ignore[misc]
     yield "blob space", lambda: _space(current.blob_dir, current.blob_bytes)
     yield "embedding space", lambda: _space(current.embedding_dir, current.embedding_bytes)
+    if current.l2_dir is not None:
+        second = current.l2_dir
+        yield "embedding space on L2", lambda: _space(second, current.l2_bytes)
 
 
 def _redis(url: str) -> Finding:
