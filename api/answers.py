@@ -45,6 +45,7 @@ def _part_fields(track: Modality, record: PartRecord) -> dict[str, object]:
         "metadata": record.metadata,
         "error": record.error,
         "timings": record.timings,
+        "segments": record.segments,
     }
 
 

@@ -7,7 +7,7 @@ give the same bytes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlsplit, urlunsplit
 
 from epd.contracts.card import EncoderCard
@@ -59,6 +59,17 @@ def effective_options(card: EncoderCard, track: Modality, options: ItemOptions) 
 def applicable_options(card: EncoderCard, track: Modality) -> set[str]:
     """The names of the item options that change the output of this encoder for this track."""
     return set(card.options) & _TRACK_OPTIONS[track]
+
+
+def segment_key(*, encoder: str, media: str, shape: Sequence[int], target: Sequence[int], digest: str) -> str:
+    """The key of a segment's rows: sha256 hex over all that they depend on.
+
+    ``encoder`` is the encoder's identity. ``media`` and ``shape`` say how the bytes with this ``digest`` are
+    read: samples and their rate, or frames, height and width. ``target`` is the size to which they are
+    brought, as the whole item has it; every option of an item acts through it, or through the bytes.
+    """
+    sizes = [",".join(map(str, numbers)) for numbers in (shape, target)]
+    return _framed_digest(["segment", KEY_VERSION, encoder, media, *sizes, digest])
 
 
 def source_key(url: str) -> str:

@@ -57,6 +57,8 @@ class Settings(BaseSettings):
     embedding_ttl: float = Field(default=7 * 86400, gt=0)
     l2_dir: Annotated[Path | None, BeforeValidator(lambda value: None if value == "" else value)] = None
     l2_bytes: int = Field(default=64 * GIB, ge=MIB)
+    segment_cache: bool = True
+    segments: int = Field(default=200_000, ge=1)
 
     # jobs
     job_deadline: float = Field(default=600, gt=0)

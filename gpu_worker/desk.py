@@ -23,10 +23,11 @@ from epd.contracts.messages import EncodeMessage
 from epd.telemetry.counters import Count
 from gpu_worker.admission import Admission
 from gpu_worker.engine.engine import Engine
-from gpu_worker.engine.slot import Dropped, DropReason, Outcome, Settled, Slot
+from gpu_worker.engine.slot import Dropped, DropReason, Failed, Outcome, Settled, Slot
 from gpu_worker.host import Host
 from gpu_worker.ledger import TicketLedger
 from gpu_worker.reply import Reply
+from gpu_worker.reuse.segment_cache import SegmentCache
 from gpu_worker.ticket import Ticket
 from gpu_worker.verdict import Fate, Verdict
 from tasks.flow.context import Context
@@ -49,8 +50,11 @@ class _Delivery:
 class Desk:
     """The engine's observer, and the host's counterpart. ``open`` it before the first ``accept``."""
 
-    def __init__(self, *, context: Context, admission: Admission, reply: Reply) -> None:
+    def __init__(
+        self, *, context: Context, admission: Admission, reply: Reply, segments: SegmentCache | None = None
+    ) -> None:
         self.ledger = TicketLedger()
+        self._segments = segments
         self._clock = context.clock
         self._admission = admission
         self._reply = reply
@@ -88,6 +92,8 @@ class Desk:
     def close(self, timeout: float) -> None:
         """Stop to take messages in. What was not looked at yet stays unacked."""
         self._closing.set()
+        if self._segments is not None:
+            self._segments.stop()
         self._deliveries.put(None)
         if self._intake.is_alive():
             self._intake.join(timeout)
@@ -122,16 +128,37 @@ class Desk:
         admitted = list(zip(tickets, self._admission.admit(tickets), strict=True))
         for ticket, answer in admitted:
             if isinstance(answer, Path):
-                self._submit(ticket, answer)
+                self._prepare(ticket, answer)
         ended = [(ticket, answer) for ticket, answer in admitted if not isinstance(answer, Path)]
         if ended:
             self._settle(ended)
 
+    def _prepare(self, ticket: Ticket, blob: Path) -> None:
+        if self._segments is not None and self._segments.concerns(ticket):
+            self._segments.prepare(ticket, blob, self._submit_prepared)
+        else:
+            self._submit(ticket, blob)
+
+    def _submit_prepared(self, ticket: Ticket, blob: Path) -> None:
+        """The same, on a thread of the segment cache."""
+        try:
+            self._submit(ticket, blob)
+        except Exception:
+            _log.exception("ticket %s could not be queued", ticket.id)
+            self._settle([(ticket, Failed(Internal("the encode worker failed; its log tells why")))])
+
     def _submit(self, ticket: Ticket, blob: Path) -> None:
+        """Queue a ticket; one whose rows are all known needs no device."""
         now = self._clock()
         assert self._engine is not None
-        self.ledger.put(ticket.asked(now))
-        self._engine.submit(ticket.slot(blob, now))
+        ticket = ticket.asked(now)
+        self.ledger.put(ticket)
+        if ticket.reuse is None or not ticket.reuse.complete:
+            self._engine.submit(ticket.slot(blob, now))
+        else:
+            assert self._host is not None
+            self._host.on_begun([ticket.id])
+            self._settle([(ticket.begun(now), ticket.reuse.nothing_new())])
 
     def _parsed(self, ticket_id: str, document: Any) -> Ticket | Verdict:
         try:
@@ -166,6 +193,8 @@ class Desk:
         self._host.on_fatal(error)
 
     def _settle(self, batch: Sequence[tuple[Ticket, Outcome]]) -> None:
+        if self._segments is not None:
+            batch = [(ticket, self._segments.joined(ticket, outcome)) for ticket, outcome in batch]
         try:
             verdicts = self._reply.settle(batch)
         except Exception as trouble:
@@ -173,6 +202,9 @@ class Desk:
             error = Internal(f"the reply raised {type(trouble).__name__}")
             verdicts = [Verdict(ticket.id, Fate.FAILED, error=error) for ticket, _ in batch]
         self._count(verdicts)
+        if self._segments is not None:
+            assert self._engine is not None
+            self._segments.finish(batch, verdicts, self._engine.counters)
         self._tell(verdicts)
 
     def _count(self, verdicts: Sequence[Verdict]) -> None:

@@ -89,7 +89,8 @@ class Reply:
             _log.exception("embedding %s could not be written", ticket.message.wanted.key)
             return Failed(Internal(f"writing failed: {type(error).__name__}"))
         timings = _timings(ticket, outcome, time.perf_counter() - started)
-        completed = Completed(entry, ticket.message.job_id, ticket.part, timings)
+        use = None if ticket.reuse is None else ticket.reuse.use
+        completed = Completed(entry, ticket.message.job_id, ticket.part, timings, use)
         return _Done(completed, _encoded_verdict(ticket, outcome, timings))
 
     def _complete(self, done: Sequence[tuple[Ticket, _Done]]) -> list[Verdict]:
@@ -160,5 +161,7 @@ def _encoded_verdict(ticket: Ticket, encoded: Encoded, timings: Mapping[str, flo
         "tokens": encoded.plan.tokens,
         "batch": encoded.batch_size,
     }
+    if ticket.reuse is not None:
+        summary["reused"] = len(ticket.reuse.held)
     summary |= {f"{name}_s": round(seconds, 6) for name, seconds in timings.items()}
     return Verdict(ticket.id, Fate.ENCODED, summary)

@@ -27,6 +27,7 @@ from gpu_worker.ledger import LeaseKeeper
 from gpu_worker.memory import encoder_bytes, memory_counters
 from gpu_worker.patience import Patience
 from gpu_worker.reply import Reply
+from gpu_worker.reuse.segment_cache import SegmentCache
 from gpu_worker.runners import choose_runner
 from gpu_worker.threads import settle_threads
 from tasks.flow.context import Context
@@ -65,7 +66,8 @@ class EncodeService:
         self._ready = threading.Event()
         self._patience = Patience(context.clock)
         reply = Reply(context, cards, self._patience)
-        self.desk = Desk(context=context, admission=Admission(context, cards), reply=reply)
+        segments = SegmentCache(context.store, encoders, cards) if settings.segment_cache else None
+        self.desk = Desk(context=context, admission=Admission(context, cards), reply=reply, segments=segments)
         self.engine = Engine(
             encoders,
             budget=Budget(max_items=settings.max_batch_items, max_cost=settings.max_batch_cost),

@@ -8,6 +8,7 @@ from pathlib import Path
 from epd.contracts.job import PartId
 from epd.contracts.messages import EncodeMessage
 from gpu_worker.engine.slot import Slot
+from gpu_worker.reuse.reuse import Reuse
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,13 +16,14 @@ class Ticket:
     """``id`` is unique in this process, unlike the message, which may be delivered twice.
 
     ``asked_at`` (when the store last said that the part is wanted) and ``begun_at`` (when its batch was
-    formed) are Unix seconds; 0 where that has not happened.
+    formed) are Unix seconds; 0 where that has not happened. ``reuse``: its segments, where it has any.
     """
 
     id: str
     message: EncodeMessage
     asked_at: float = 0.0
     begun_at: float = 0.0
+    reuse: Reuse | None = None
 
     @property
     def part(self) -> PartId:
@@ -48,4 +50,5 @@ class Ticket:
             priority=message.priority,
             deadline=message.deadline,
             enqueued=now,
+            piece=None if self.reuse is None else self.reuse.piece,
         )

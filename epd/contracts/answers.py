@@ -6,7 +6,7 @@ from pydantic import Field
 
 from epd.contracts.cache import CacheTotals, TierStats
 from epd.contracts.card import EncoderCard
-from epd.contracts.job import ErrorInfo, State
+from epd.contracts.job import ErrorInfo, SegmentUse, State
 from epd.contracts.media import Modality
 from epd.contracts.metadata import Metadata
 from epd.contracts.wire import Wire
@@ -23,7 +23,10 @@ class EmbeddingAnswer(Wire):
 
 
 class PartAnswer(Wire):
-    """What an item and a track have in common. ``timings`` are seconds per stage."""
+    """What an item and a track have in common. ``timings`` are seconds per stage.
+
+    ``segments``: how much of it an earlier item had, for the request whose encode made the embedding.
+    """
 
     type: Modality
     state: State
@@ -32,6 +35,7 @@ class PartAnswer(Wire):
     metadata: Metadata | None = None
     error: ErrorInfo | None = None
     timings: dict[str, float] = Field(default_factory=dict)
+    segments: SegmentUse | None = None
 
 
 class ItemAnswer(PartAnswer):

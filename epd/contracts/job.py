@@ -80,8 +80,18 @@ class ErrorInfo(Wire):
         return cls(code=error.code, message=error.message, retryable=error.retryable, status=error.status)
 
 
+class SegmentUse(Wire):
+    """Segments of a part (windows of sound, groups of frames): those that were there, and those encoded."""
+
+    cached: int = Field(ge=0)
+    encoded: int = Field(ge=0)
+
+
 class PartRecord(Wire):
-    """A part's state. ``timings`` are seconds per stage; ``ref`` and ``metadata`` are set when done."""
+    """A part's state. ``timings`` are seconds per stage; ``ref`` and ``metadata`` are set when done.
+
+    ``segments`` is set for the part whose encode made the embedding, where its media has segments.
+    """
 
     state: State = State.QUEUED
     stage: Stage | None = None
@@ -90,10 +100,16 @@ class PartRecord(Wire):
     metadata: Metadata | None = None
     error: ErrorInfo | None = None
     timings: dict[str, float] = Field(default_factory=dict)
+    segments: SegmentUse | None = None
 
     @classmethod
     def done(
-        cls, entry: Entry, timings: Mapping[str, float] | None = None, *, cached: bool = False
+        cls,
+        entry: Entry,
+        timings: Mapping[str, float] | None = None,
+        *,
+        cached: bool = False,
+        segments: SegmentUse | None = None,
     ) -> PartRecord:
         """The final record of a part that has its embedding; ``cached``: it was there already."""
         return cls(
@@ -102,6 +118,7 @@ class PartRecord(Wire):
             ref=entry.ref,
             metadata=entry.metadata,
             timings=dict(timings or {}),
+            segments=segments,
         )
 
     @classmethod

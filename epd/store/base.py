@@ -19,6 +19,7 @@ from epd.store.blobs import Blobs
 from epd.store.cache import Embeddings
 from epd.store.handoffs import HandoffLooks, Handoffs
 from epd.store.hits import Hits
+from epd.store.segments import Segments
 from epd.store.values import (
     BlobKind,
     Claim,
@@ -240,6 +241,7 @@ class Store:
     blobs: Blobs
     cards: Cards
     sources: Sources
+    segments: Segments
     heartbeats: Heartbeats
     notices: Notices
     disconnect: Callable[[], None] = _nothing

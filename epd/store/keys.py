@@ -18,6 +18,7 @@ epd:flights               zset    one member an open flight       claimers; comp
 epd:load                  hash    as long as any job holds        api admits; final parts give back
 epd:load:jobs             hash    one field a job that holds      api admits; job's end, or its check
 epd:load:checks           zset    one member a job that holds     the same
+epd:segments              hash    embedding_ttl, EPD_SEGMENTS     encode reply; drops what is over
 epd:src:{source key}      string  embedding_ttl                   fetch
 epd:sound:{digest}        string  job_deadline                    decode
 epd:media:{media id}      string  media_ttl                       api upload
@@ -41,6 +42,7 @@ LRU2_BYTES = "epd:lru2:bytes"
 WANTED_IN_L1 = "epd:lru2:wanted"
 MOVER = "epd:mover"
 CACHE_TOTALS = "epd:cache:totals"
+SEGMENTS = "epd:segments"
 FLIGHTS = "epd:flights"
 WORKERS = "epd:workers"
 LOAD = "epd:load"

@@ -15,6 +15,7 @@ from epd.store.memory.index import MemoryIndex
 from epd.store.memory.jobs import MemoryJobs
 from epd.store.memory.notices import MemoryNotices
 from epd.store.memory.records import MemoryCards, MemoryHeartbeats, MemorySources, MemoryUploads
+from epd.store.memory.segments import MemorySegments
 from epd.store.memory.state import MemoryState
 from epd.store.redis.admissions import RedisAdmissions
 from epd.store.redis.connection import Connection
@@ -26,6 +27,7 @@ from epd.store.redis.jobs import RedisJobs
 from epd.store.redis.loop_connection import LoopConnection
 from epd.store.redis.notices import RedisNotices
 from epd.store.redis.records import RedisCards, RedisHeartbeats, RedisSources, RedisUploads
+from epd.store.redis.segments import RedisSegments
 from epd.store.tier_files import TierFiles, writable_folder
 from epd.store.tier_limits import TierLimits
 from epd.store.values import AdmissionBound
@@ -58,6 +60,7 @@ def open_store(settings: Settings) -> Store:
         blobs=_blobs(settings, RedisUploads(connection, ttl=settings.media_ttl)),
         cards=RedisCards(connection),
         sources=RedisSources(connection, ttl=settings.embedding_ttl, sound_ttl=settings.job_deadline),
+        segments=RedisSegments(connection, most=settings.segments, ttl=settings.embedding_ttl),
         heartbeats=RedisHeartbeats(connection, ttl=settings.heartbeat_ttl),
         notices=RedisNotices(connection),
         disconnect=connection.close,
@@ -83,6 +86,7 @@ def open_memory_store(settings: Settings) -> Store:
         blobs=_blobs(settings, MemoryUploads(ttl=settings.media_ttl)),
         cards=cards,
         sources=sources,
+        segments=MemorySegments(most=settings.segments, ttl=settings.embedding_ttl),
         heartbeats=MemoryHeartbeats(ttl=settings.heartbeat_ttl),
         notices=MemoryNotices(state),
         hits=MemoryHits(cards=cards, sources=sources, embeddings=embeddings, jobs=jobs),

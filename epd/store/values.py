@@ -8,7 +8,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from epd.contracts.cache import CacheTotals, Tier, TierStats
-from epd.contracts.job import PartId, Priority
+from epd.contracts.job import PartId, Priority, SegmentUse
 from epd.contracts.metadata import Entry
 from epd.contracts.wire import Wire
 
@@ -49,6 +49,7 @@ class Completed:
     job_id: str
     part: PartId
     timings: dict[str, float]
+    segments: SegmentUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

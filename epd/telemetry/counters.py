@@ -33,6 +33,8 @@ class Count(StrEnum):
     ENCODE_BATCHES = "encode_batches"
     ENCODE_TOKENS = "encode_tokens"
     ENCODE_SECONDS = "encode_seconds"
+    SEGMENTS_REUSED = "segments_reused"
+    SEGMENTS_ENCODED = "segments_encoded"
     ENCODE_BATCH_PEAK = "encode_batch_peak"
     FETCH_EXPIRED = "fetch_expired"
     FETCH_DROPPED = "fetch_dropped"

@@ -100,6 +100,8 @@ COUNT_HELP = {
     Count.ENCODE_BATCHES: "Batches encoded.",
     Count.ENCODE_TOKENS: "Rows of embeddings made.",
     Count.ENCODE_SECONDS: "Seconds in which the device encoded.",
+    Count.SEGMENTS_REUSED: "Windows of sound and groups of frames whose rows an earlier item had.",
+    Count.SEGMENTS_ENCODED: "Windows of sound and groups of frames that were encoded.",
     Count.ENCODE_BATCH_PEAK: "Parts in the largest batch so far.",
     Count.FETCH_EXPIRED: "Items whose deadline had passed before they were fetched.",
     Count.FETCH_DROPPED: _DROPPED.format("Items", "fetched"),

@@ -52,7 +52,9 @@ class ItemPlan:
     themselves (frames, windows of sound), in order, by their share of ``cost``.
 
     ``raw_step``: entries of the raw's first axis (frames, samples) that a segment is made of; the last may
-    have fewer. None: the item cannot be cut at its segments. Where it can, each segment gives the same rows.
+    have fewer. None: the item cannot be cut at its segments. Where it can, what a segment gives depends on
+    nothing but its own entries and ``target``: that is what parts, and reuse, of segments rest on.
+    ``segment_tokens``: rows of the output that each segment gives; left out where all give the same.
     """
 
     tokens: int
@@ -62,6 +64,11 @@ class ItemPlan:
     target: tuple[int, int] | None = None
     segments: tuple[int, ...] = ()
     raw_step: int | None = None
+    segment_tokens: tuple[int, ...] = ()
+
+    def tokens_of_segments(self) -> tuple[int, ...]:
+        """Rows of the output by segment."""
+        return self.segment_tokens or (self.tokens // len(self.segments),) * len(self.segments)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,6 +25,9 @@ from gpu_worker.preprocess.sending import send
 class PackedSpeechEncoder(ABC):
     """Sound in windows of ``window`` feature frames; only rows of real sound go through the blocks.
 
+    Windows that are one input each have their own floor and their own average, so that an item can be cut
+    at them; joined ones cannot, since a louder sound anywhere changes the features of all of it.
+
     A family says how features are made (``mel``) and whether a sound's windows are one input of the language
     model (``joined``: one feature length, rows averaged over the joints) or one each.
     """
@@ -60,6 +63,8 @@ class PackedSpeechEncoder(ABC):
             cost=sum(windows),
             bucket="packed",
             segments=windows,
+            segment_tokens=() if self.joined else tuple(rows // 2 for rows in windows),
+            raw_step=None if self.joined else self.window * self.rule.hop,
             facts=DecodeFacts(audio_feature_lengths=(sum(frames),) if self.joined else frames),
         )
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from epd.contracts.errors import EncodeFailed, EpdError
 from epd.contracts.media import ItemOptions, RawMedia
+from gpu_worker.engine.piece import piece_of
 from gpu_worker.engine.slot import Failed, Planned, Slot
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class Budget:
 
 def plan_slot(slot: Slot, encoder: Plans) -> Planned | Failed:
     """The slot's plan, or why this item alone fails. Never raises for a bad item."""
+    if slot.piece is not None:
+        return Planned(slot, slot.piece.plan)
     try:
         return Planned(slot, encoder.plan(slot.raw, slot.options))
     except EpdError as error:
@@ -87,7 +90,8 @@ def split(plan: ItemPlan, max_cost: int) -> list[Part]:
     """Cut an item at its own segments into parts within a cost, in order; their rows join to the item's.
 
     A segment attends only to itself, so it may be run with any others. One that alone costs more is a part
-    of its own. An item that is within the cost, or that cannot be cut, is one part.
+    of its own. An item that is within the cost, or that cannot be cut, is one part. A part without rows is
+    left out: the last moments of a sound may give none.
     """
     if plan.cost <= max_cost or plan.raw_step is None or len(plan.segments) < 2:
         return [Part(plan, slice(None))]
@@ -97,19 +101,7 @@ def split(plan: ItemPlan, max_cost: int) -> list[Part]:
         while stop < len(plan.segments) and cost + plan.segments[stop] <= max_cost:
             cost += plan.segments[stop]
             stop += 1
-        parts.append(_part(plan, start, stop, plan.raw_step))
+        piece = piece_of(plan, range(start, stop))
+        parts += [Part(piece.plan, piece.runs[0])] if piece.plan.tokens else []
         start = stop
     return parts
-
-
-def _part(plan: ItemPlan, start: int, stop: int, raw_step: int) -> Part:
-    """Segments ``start`` to ``stop`` of an item; its facts of sizes are the part's own, all others stay."""
-    segments, grid = plan.segments[start:stop], plan.facts.grid_thw
-    own = replace(
-        plan,
-        tokens=plan.tokens * len(segments) // len(plan.segments),
-        cost=sum(segments),
-        segments=segments,
-        facts=replace(plan.facts, grid_thw=grid and (len(segments), *grid[1:])),
-    )
-    return Part(own, slice(start * raw_step, stop * raw_step))

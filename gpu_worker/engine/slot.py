@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from epd.contracts.errors import EpdError
 from epd.contracts.job import Priority
 from epd.contracts.media import ItemOptions, RawMedia
+from gpu_worker.engine.piece import Piece
 
 if TYPE_CHECKING:  # the plan's module holds tensor types, which the pure modules must not load
     from gpu_worker.encoders.base import ItemPlan
@@ -21,6 +22,7 @@ class Slot:
     """One item in the GPU worker. ``id`` is unique among the slots that the engine holds.
 
     ``path`` is the absolute path of the raw blob. ``deadline`` and ``enqueued`` are Unix times in seconds.
+    ``piece``: what of the item is to be encoded, where that is not all; its outcome then holds that alone.
     """
 
     id: str
@@ -31,6 +33,7 @@ class Slot:
     priority: Priority
     deadline: float
     enqueued: float
+    piece: Piece | None = None
 
 
 @dataclass(frozen=True, slots=True)

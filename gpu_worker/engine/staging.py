@@ -79,7 +79,9 @@ def stage(batch: Sequence[Planned], device: Device, *, alone: bool) -> Staging:
 
 
 def map_blob(slot: Slot) -> Tensor:
-    """The slot's blob as a host tensor without a copy: uint8 [H, W, 3] or [F, H, W, 3], float32 [samples].
+    """The slot's blob as a host tensor: uint8 [H, W, 3] or [F, H, W, 3], float32 [samples].
+
+    Nothing is copied, unless the slot is a piece whose segments do not lie side by side.
 
     The mapping is private, and lives as long as the tensor, also after the file is removed.
 
@@ -98,7 +100,9 @@ def map_blob(slot: Slot) -> Tensor:
         if error.errno == errno.ENOMEM:
             raise MemoryError(f"blob {slot.raw.blob.name} cannot be mapped") from error
         raise BlobMissing(f"blob {slot.raw.blob.name}: {error.strerror}") from error
-    return torch.frombuffer(mapping, dtype=dtype).view(shape)
+    whole = torch.frombuffer(mapping, dtype=dtype).view(shape)
+    runs = [slice(None)] if slot.piece is None else slot.piece.runs
+    return whole[runs[0]] if len(runs) == 1 else torch.cat([whole[run] for run in runs])
 
 
 def tensor_form(raw: RawMedia) -> tuple[tuple[int, ...], torch.dtype]:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from epd.contracts.job import PartRecord
+from epd.contracts.job import PartRecord, SegmentUse
 from epd.contracts.media import Modality
 from epd.contracts.metadata import AudioTrackInfo, EmbeddingRef, Entry, Metadata
 from epd.store.redis.flights import done_text
@@ -37,6 +37,12 @@ def test_it_is_what_the_model_writes(timings: dict[str, float]) -> None:
     text = done_text(ENTRY.ref.to_json(), ENTRY.metadata.to_json(), timings)
     assert PartRecord.from_json(text) == expected
     assert json.loads(text) == json.loads(expected.to_json())
+
+
+def test_it_tells_what_segments_were_there() -> None:
+    use = SegmentUse(cached=2, encoded=0)
+    text = done_text(ENTRY.ref.to_json(), ENTRY.metadata.to_json(), {"fetch": 0.1}, use)
+    assert PartRecord.from_json(text) == PartRecord.done(ENTRY, {"fetch": 0.1}, segments=use)
 
 
 @pytest.mark.parametrize("count", [0, 1, SIZE, SIZE + 1, 3 * SIZE])

@@ -123,7 +123,7 @@ class MemoryFlights:
 
     def _complete(self, item: Completed) -> int:
         self._index.put(item.entry)
-        own = PartRecord.done(item.entry, item.timings)
+        own = PartRecord.done(item.entry, item.timings, segments=item.segments)
         count = finish_part(self._state, item.job_id, str(item.part), own, self._job_ttl)
         return count + self._finish_waiters(item.entry.ref.key, PartRecord.done(item.entry), add_missing=True)
 

@@ -9,7 +9,7 @@ from itertools import chain
 import orjson
 
 from epd.contracts.errors import EpdError
-from epd.contracts.job import PartId, PartRecord
+from epd.contracts.job import PartId, PartRecord, SegmentUse
 from epd.store import keys as names
 from epd.store.base import Claim, Companion, Completed, Waiter
 from epd.store.clock import milliseconds
@@ -107,13 +107,17 @@ class RedisFlights:
 def _completion_fields(item: Completed) -> tuple[Argument, ...]:
     """What ``complete.lua`` takes of one embedding."""
     ref, metadata = item.entry.ref.to_json(), item.entry.metadata.to_json()
+    own = done_text(ref, metadata, item.timings, item.segments)
     return (
         item.entry.ref.key, entry_text(item.entry), item.entry.ref.nbytes,
-        item.job_id, str(item.part), done_text(ref, metadata, item.timings), done_text(ref, metadata, {}),
+        item.job_id, str(item.part), own, done_text(ref, metadata, {}),
     )  # fmt: skip
 
 
-def done_text(ref: str, metadata: str, timings: Mapping[str, float]) -> str:
-    """``PartRecord.done(entry, timings).to_json()`` from the texts of the entry, which is made once then."""
+def done_text(
+    ref: str, metadata: str, timings: Mapping[str, float], segments: SegmentUse | None = None
+) -> str:
+    """``PartRecord.done(...).to_json()`` from the texts of the entry, which are made once then."""
     seconds = orjson.dumps(dict(timings)).decode()
-    return f'{{"state":"done","cached":false,"ref":{ref},"metadata":{metadata},"timings":{seconds}}}'
+    use = "" if segments is None else f',"segments":{segments.to_json()}'
+    return f'{{"state":"done","cached":false,"ref":{ref},"metadata":{metadata},"timings":{seconds}{use}}}'

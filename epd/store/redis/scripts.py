@@ -37,6 +37,7 @@ class Script(StrEnum):
     FAIL = "fail"
     WITHDRAW = "withdraw"
     LAND = "land"
+    SEGMENTS_NOTE = "segments_note"
     ORPHANS = "orphans"
     JOB_CREATE = "job_create"
     JOB_WATCH = "job_watch"

@@ -1,0 +1,130 @@
+"""Finding known segments before an item is queued, beside the threads that feed the device."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from epd.contracts.card import EncoderCard
+from epd.contracts.errors import EncodeFailed, EpdError, StoreUnavailable
+from epd.contracts.media import RawImage
+from epd.identity import encoder_identity
+from epd.store.base import Store
+from epd.store.segments import SegmentPlace
+from epd.telemetry.counters import Count, Counters
+from gpu_worker.engine.planner import Plans
+from gpu_worker.engine.slot import Encoded, Failed, Outcome
+from gpu_worker.reuse.held_rows import hold_rows
+from gpu_worker.reuse.reuse import Reuse
+from gpu_worker.reuse.segment_keys import segment_keys
+from gpu_worker.ticket import Ticket
+from gpu_worker.verdict import Fate, Verdict
+
+_log = logging.getLogger(__name__)
+
+#: Hashing runs outside the interpreter's lock; more threads would take the cores of staging and writing.
+_THREADS = 2
+
+#: What is called with a ticket once its known segments are found.
+Then = Callable[[Ticket, Path], None]
+
+
+class SegmentCache:
+    """Known rows of tickets. Whatever goes wrong here costs an encode, and never an item."""
+
+    def __init__(self, store: Store, plans: Mapping[str, Plans], cards: Mapping[str, EncoderCard]) -> None:
+        """``plans`` are the loaded encoders by name."""
+        self._store = store
+        self._plans = dict(plans)
+        self._cards = dict(cards)
+        self._identities = {name: encoder_identity(card) for name, card in cards.items()}
+        self._threads = ThreadPoolExecutor(_THREADS, "encode-segments")
+
+    def concerns(self, ticket: Ticket) -> bool:
+        """Whether the item may have segments: a picture has none."""
+        message = ticket.message
+        return not isinstance(message.raw, RawImage) and message.wanted.encoder in self._plans
+
+    def prepare(self, ticket: Ticket, blob: Path, then: Then) -> None:
+        """Look for known rows in a thread, then call ``then`` there, with the ticket that knows of them."""
+        try:
+            self._threads.submit(self._run, ticket, blob, then)
+        except RuntimeError:  # stopped: the message stays unacked
+            _log.info("ticket %s came while the worker stops", ticket.id)
+
+    def joined(self, ticket: Ticket, outcome: Outcome) -> Outcome:
+        """The outcome of a ticket's piece as that of the whole item."""
+        if ticket.reuse is None or not isinstance(outcome, Encoded):
+            return outcome
+        try:
+            return ticket.reuse.joined(outcome)
+        except (OSError, ValueError, MemoryError) as error:
+            _log.error("rows of %s cannot be joined: %s", ticket.message.wanted.key, error)
+            return Failed(EncodeFailed("known rows could not be joined with new ones"))
+
+    def finish(
+        self, batch: Sequence[tuple[Ticket, Outcome]], verdicts: Sequence[Verdict], counters: Counters
+    ) -> None:
+        """Note and count the segments of what was stored, and let go of the files of known rows."""
+        try:
+            self._note(batch, verdicts, counters)
+        except StoreUnavailable as error:
+            _log.warning("the segments of %d items were not noted: %s", len(batch), error)
+        except Exception:
+            _log.exception("the segments of %d items were not noted", len(batch))
+        for ticket, _ in batch:
+            if ticket.reuse is not None:
+                ticket.reuse.close()
+
+    def _note(
+        self, batch: Sequence[tuple[Ticket, Outcome]], verdicts: Sequence[Verdict], counters: Counters
+    ) -> None:
+        stored = {verdict.ticket_id for verdict in verdicts if verdict.fate is Fate.ENCODED}
+        places: dict[str, SegmentPlace] = {}
+        for ticket, outcome in batch:
+            if ticket.reuse is None:
+                continue
+            if ticket.id in stored and isinstance(outcome, Encoded):
+                key, name = ticket.message.wanted.key, ticket.message.wanted.encoder
+                places |= ticket.reuse.places(key, outcome.rows)
+                counters.add(Count.SEGMENTS_REUSED, len(ticket.reuse.held), encoder=name)
+                counters.add(Count.SEGMENTS_ENCODED, len(ticket.reuse.missing), encoder=name)
+        if places:
+            self._store.segments.note(places)
+
+    def stop(self) -> None:
+        """Take nothing more in; what was not looked at yet stays unacked."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, ticket: Ticket, blob: Path, then: Then) -> None:
+        started = time.perf_counter()
+        try:
+            reuse = self._look(ticket, blob)
+        except EpdError as error:  # a blob that is gone and a plan that fails are told by the engine
+            _log.info("no look at the segments of %s: %s", ticket.message.wanted.key, error)
+            reuse = None
+        except Exception:
+            _log.exception("the segments of %s could not be looked at", ticket.message.wanted.key)
+            reuse = None
+        if reuse is not None:
+            ticket = replace(ticket, reuse=replace(reuse, seconds=time.perf_counter() - started))
+        then(ticket, blob)
+
+    def _look(self, ticket: Ticket, blob: Path) -> Reuse | None:
+        """The item's segments and the known rows among them; None where it cannot be cut."""
+        raw, name = ticket.message.raw, ticket.message.wanted.encoder
+        if isinstance(raw, RawImage):
+            return None
+        plan = self._plans[name].plan(raw, ticket.message.item.options)
+        if plan.raw_step is None:
+            return None
+        keys = segment_keys(blob, raw, plan, self._identities[name])
+        found = self._store.segments.find(keys)
+        wanted = {index: place for index, place in enumerate(found) if place is not None}
+        card = self._cards[name]
+        held = hold_rows(wanted, plan.tokens_of_segments(), card, self._store.embeddings) if wanted else {}
+        return Reuse.of(plan, keys, card, held)

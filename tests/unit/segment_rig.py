@@ -1,0 +1,131 @@
+"""A GPU worker over the in-memory store, for one encoder: raw media in, rows and part records out."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from encode_bench import wait_for
+from numpy.typing import NDArray
+from tasks_kit import CONFIG, Bench
+
+from epd.contracts.job import JobRecord, PartId, PartRecord, State
+from epd.contracts.media import BlobRef, Item, Modality, RawAudio, RawFrames, Source
+from epd.contracts.messages import EncodeMessage, FetchMessage, Wanted
+from epd.identity import content_digest, embedding_key, encoder_identity
+from epd.store.base import BlobKind, Waiter
+from epd.store.embedding_file import open_embedding
+from gpu_worker.admission import Admission
+from gpu_worker.desk import Desk
+from gpu_worker.encoders.base import Encoder
+from gpu_worker.engine.cpu_device import CpuDevice
+from gpu_worker.engine.engine import Engine
+from gpu_worker.engine.planner import Budget
+from gpu_worker.patience import Patience
+from gpu_worker.reply import Reply
+from gpu_worker.reuse.segment_cache import SegmentCache
+from gpu_worker.verdict import Verdict
+
+Values = NDArray[Any]
+
+
+class Deliverer:
+    """A host that releases each verdict's ticket, as an ack would."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.verdicts: dict[str, Verdict] = {}
+        self.begun: list[str] = []
+
+    def is_withdrawn(self, ticket_id: str) -> bool:
+        return False
+
+    def on_begun(self, ticket_ids: Sequence[str]) -> None:
+        self.begun += ticket_ids
+
+    def on_verdicts(self, verdicts: Sequence[Verdict]) -> None:
+        self.verdicts |= {one.ticket_id: one for one in verdicts}
+        self.desk.release([one.ticket_id for one in verdicts])
+
+    def on_fatal(self, error: BaseException) -> None:
+        raise AssertionError(error)
+
+
+class Rig(Bench):
+    """A GPU worker over the in-memory store, for one encoder."""
+
+    def __init__(self, folder: Path, encoder: Encoder, **settings: Any) -> None:
+        super().__init__(folder, **settings)
+        self.card = encoder.card
+        encoders, cards = {self.card.name: encoder}, {self.card.name: self.card}
+        self.cache = SegmentCache(self.store, encoders, cards)
+        reply = Reply(self.context, cards, Patience(lambda: self.now))
+        admission = Admission(self.context, cards)
+        self.desk = Desk(context=self.context, admission=admission, reply=reply, segments=self.cache)
+        self.engine = Engine(
+            encoders, budget=Budget(max_items=8, max_cost=65_536), device=CpuDevice(), observer=self.desk,
+            clock=lambda: self.now,
+        )  # fmt: skip
+        self.host = Deliverer(self.desk)
+        self.engine.start(30)
+        self.desk.open(self.engine, self.host)
+
+    def close(self) -> None:
+        self.desk.close(5)
+        self.engine.stop(10)
+
+    def count(self, name: str) -> int:
+        return int(self.engine.counters.snapshot().get(f"{name}/{self.card.name}", 0))
+
+    def encode(self, values: Values, *, fps: float = 2.0) -> tuple[PartRecord, bytes]:
+        """Encode sound [samples] or frames [F, H, W, 3]; its part's record and the bytes of its rows."""
+        message = self.message(values, fps)
+        ticket_id = uuid.uuid4().hex
+        self.desk.accept(ticket_id, message.to_document())
+        wait_for(lambda: ticket_id in self.host.verdicts)
+        view = self.store.jobs.view(message.job_id)
+        assert view is not None
+        (record,) = view.parts.values()
+        assert record.state is State.DONE, record.error
+        wait_for(lambda: self.files("r") == [])
+        return record, self.rows(message.wanted.key)
+
+    def rows(self, key: str) -> bytes:
+        file = open_embedding(self.store.embeddings.path(key))
+        return file.path.read_bytes()[file.offset :]
+
+    def message(self, values: Values, fps: float) -> EncodeMessage:
+        data = values.tobytes()
+        with self.store.blobs.create(BlobKind.RAW) as (name, file):
+            file.write(data)
+        blob = BlobRef(name=name, nbytes=len(data))
+        raw: RawAudio | RawFrames
+        if values.ndim == 1:
+            kind, raw = Modality.AUDIO, RawAudio(blob=blob, samples=len(values), sample_rate=16_000)
+        else:
+            count, height, width, _ = values.shape
+            kind = Modality.VIDEO
+            raw = RawFrames(
+                blob=blob, frames=count, height=height, width=width, original_size=(width, height),
+                timestamps=tuple(index / fps for index in range(count)), duration=count / fps,
+                sampled_fps=fps, source_frames=count,
+            )  # fmt: skip
+        item = Item(index=0, modality=kind, source=Source(url="http://h/a"))
+        part, digest = PartId(0, kind), content_digest(data)
+        record = JobRecord(
+            job_id=uuid.uuid4().hex, model=CONFIG.default_model, created=self.now,
+            deadline=self.now + 600, items=(item,), ids=(None,),
+        )  # fmt: skip
+        self.store.jobs.create(record, {part: PartRecord()})
+        key = embedding_key(digest=digest, track=kind, card=self.card, options=item.options)
+        common: dict[str, Any] = {
+            "job_id": record.job_id, "model": record.model, "priority": record.priority,
+            "deadline": record.deadline, "enqueued_at": self.now,
+        }  # fmt: skip
+        restart = FetchMessage(**common, items=(item,))
+        self.store.flights.claim(key, Waiter(record.job_id, part, restart.to_json()))
+        identity = encoder_identity(self.card)
+        wanted = Wanted(key=key, track=kind, encoder=self.card.name, encoder_identity=identity)
+        return EncodeMessage(**common, item=item, digest=digest, wanted=wanted, raw=raw)
