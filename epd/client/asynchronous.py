@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import httpx
 
 from epd.client import calls
-from epd.client.calls import Call, Unreachable
+from epd.client.calls import Answer, Call, Unreachable
 from epd.client.items import ItemLike, Prepared, prepare
 from epd.client.tensors import Form, read_embedding, read_slices
 from epd.contracts.answers import EventAnswer, JobAnswer, MediaAnswer, ModelsAnswer, StatusAnswer
@@ -33,6 +33,7 @@ class AsyncClient:
     def __init__(self, base_url: str = "http://127.0.0.1:8000", *, timeout: float = 60.0) -> None:
         limits = httpx.Limits(max_connections=512, max_keepalive_connections=64)
         url = calls.checked_url(base_url)
+        self._timeout = timeout
         self._http = httpx.AsyncClient(base_url=url, timeout=timeout, trust_env=False, limits=limits)
 
     async def __aenter__(self) -> AsyncClient:
@@ -120,8 +121,7 @@ class AsyncClient:
         try:
             async with self._http.stream("GET", f"/v1/jobs/{job_id}/events") as answer:
                 if not answer.is_success:
-                    await answer.aread()
-                    calls.raise_for_problem(answer)
+                    calls.raise_for_problem(_whole(answer, await answer.aread()))
                 async for line in answer.aiter_lines():
                     event = calls.read_event_line(line)
                     if event is not None:
@@ -219,9 +219,11 @@ class AsyncClient:
         return await self._send(calls.get_status())
 
     async def _send(self, call: Call[T], wait: float = 0.0) -> T:
-        options = calls.request_options(call, wait, self._http.timeout)
+        timeout = httpx.Timeout(self._timeout, read=self._timeout + wait)
         for tries in range(len(calls.RETRY_DELAYS) + 1):
-            answer = await self._request(call.method, call.path, **options)
+            answer = await self._request(
+                call.method, call.target, content=call.body, headers=call.headers, timeout=timeout
+            )
             delay = calls.retry_delay(answer, tries)
             if delay is None:
                 break
@@ -229,14 +231,19 @@ class AsyncClient:
         calls.raise_for_problem(answer)
         return call.read(answer)
 
-    async def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
+    async def _request(self, method: str, target: str, **options: Any) -> Answer:
         try:
-            return await self._http.request(method, path, **options)
+            answer = await self._http.request(method, target, **options)
+            return _whole(answer, answer.content)
         except httpx.RequestError as error:
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: Exception) -> Unreachable:
         return Unreachable(f"{self._http.base_url}: {error or type(error).__name__}")
+
+
+def _whole(answer: httpx.Response, content: bytes) -> Answer:
+    return Answer(answer.status_code, answer.headers, content)
 
 
 async def _chunks(path: Path) -> AsyncIterator[bytes]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-import httpx
-
 from epd.client import calls
-from epd.client.calls import Call, Unreachable
+from epd.client.calls import Call
+from epd.client.exchange import Exchange
 from epd.client.items import ItemLike, Prepared, prepare
 from epd.client.tensors import Form, read_embedding, read_slices
 from epd.contracts.answers import EventAnswer, JobAnswer, MediaAnswer, ModelsAnswer, StatusAnswer
@@ -32,7 +32,7 @@ class Client:
     """
 
     def __init__(self, base_url: str = "http://127.0.0.1:8000", *, timeout: float = 60.0) -> None:
-        self._http = httpx.Client(base_url=calls.checked_url(base_url), timeout=timeout, trust_env=False)
+        self._exchange = Exchange(base_url, timeout)
 
     def __enter__(self) -> Client:
         return self
@@ -44,7 +44,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connections."""
-        self._http.close()
+        self._exchange.close()
 
     def encode(
         self,
@@ -120,14 +120,7 @@ class Client:
 
     def events(self, job_id: str) -> Iterator[EventAnswer]:
         """The changes of a job's items as they happen, until the job is final."""
-        try:
-            with self._http.stream("GET", f"/v1/jobs/{job_id}/events") as answer:
-                if not answer.is_success:
-                    answer.read()
-                    calls.raise_for_problem(answer)
-                yield from calls.read_events(answer.iter_lines())
-        except httpx.RequestError as error:
-            raise self._unreachable(error) from error
+        yield from calls.read_events(self._exchange.lines(f"/v1/jobs/{job_id}/events"))
 
     def embedding(
         self, key: str, start: int | None = None, stop: int | None = None, *, form: Form = "numpy"
@@ -206,7 +199,8 @@ class Client:
         # A file is opened anew for each try: a stream cannot be sent twice.
         for tries in range(len(calls.RETRY_DELAYS) + 1):
             with Path(path).open("rb") as file:
-                answer = self._request("POST", "/v1/media", content=file)
+                length = {"Content-Length": str(os.fstat(file.fileno()).st_size)}
+                answer = self._exchange.send("POST", "/v1/media", body=file, headers=length)
             delay = calls.retry_delay(answer, tries)
             if delay is None:
                 break
@@ -223,21 +217,12 @@ class Client:
         return self._send(calls.get_status())
 
     def _send(self, call: Call[T], wait: float = 0.0) -> T:
-        options = calls.request_options(call, wait, self._http.timeout)
+        body, headers = call.body, call.headers
         for tries in range(len(calls.RETRY_DELAYS) + 1):
-            answer = self._request(call.method, call.path, **options)
+            answer = self._exchange.send(call.method, call.target, body=body, headers=headers, wait=wait)
             delay = calls.retry_delay(answer, tries)
             if delay is None:
                 break
             time.sleep(delay)
         calls.raise_for_problem(answer)
         return call.read(answer)
-
-    def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
-        try:
-            return self._http.request(method, path, **options)
-        except httpx.RequestError as error:
-            raise self._unreachable(error) from error
-
-    def _unreachable(self, error: Exception) -> Unreachable:
-        return Unreachable(f"{self._http.base_url}: {error or type(error).__name__}")

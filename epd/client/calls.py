@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -29,6 +30,9 @@ RETRY_DELAYS = (0.2, 0.5, 1.0, 2.0)
 ROUND_WAIT = 30.0
 #: What a request id may hold and a path may too; anything else is quoted, so that it reaches no other route.
 _ID_SAFE = ":"
+#: The first status of a good answer; those below the other one are good.
+OK = 200
+_NO_LONGER_OK = 300
 _RETRY_STATUS = frozenset({429, 503})
 _LONGEST_RETRY_AFTER = 10.0
 _POLL_DELAYS = (0.05, 0.1, 0.2, 0.4)
@@ -43,22 +47,51 @@ class Unreachable(EpdError):
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer of a server, whole; the names of its headers may be asked for in any case."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
     """One request: what to send, and how to read the body of a good answer."""
 
     method: str
     path: str
-    read: Callable[[httpx.Response], T]
+    read: Callable[[Answer], T]
     json: Any = None
     params: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def target(self) -> str:
+        """The path with its query."""
+        return f"{self.path}?{urlencode(self.params)}" if self.params else self.path
+
+    @property
+    def body(self) -> bytes | None:
+        """The JSON to send, if there is any."""
+        if self.json is None:
+            return None
+        return json.dumps(self.json, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that the body asks for."""
+        return {} if self.json is None else {"Content-Type": "application/json"}
 
 
 def checked_url(base_url: str) -> httpx.URL:
     """A server's URL; raises ``InvalidRequest`` when it is none."""
     try:
-        return httpx.URL(base_url)
+        url = httpx.URL(base_url)
     except httpx.InvalidURL as error:
         raise errors.InvalidRequest(f"not a URL: {base_url[:200]!r} ({error})") from error
+    if url.scheme not in {"http", "https"} or not url.host:
+        raise errors.InvalidRequest(f"not a URL of a server: {base_url[:200]!r}")
+    return url
 
 
 def start_job(
@@ -152,7 +185,7 @@ def _handoff_path(request_id: str) -> str:
     return f"/v1/handoff/{quote(request_id, safe=_ID_SAFE)}"
 
 
-def read_media(answer: httpx.Response) -> MediaAnswer:
+def read_media(answer: Answer) -> MediaAnswer:
     """The answer of POST /v1/media."""
     return _reader(MediaAnswer)(answer)
 
@@ -172,16 +205,9 @@ def read_event_line(line: str) -> EventAnswer | None:
     return EventAnswer.model_validate_json(line[5:].strip())
 
 
-def request_options(call: Call[Any], wait: float, usual: httpx.Timeout) -> dict[str, Any]:
-    """What httpx is given beside method and path; one that waits for its job may take so much longer."""
-    read = None if usual.read is None else usual.read + wait
-    timeout = httpx.Timeout(connect=usual.connect, read=read, write=usual.write, pool=usual.pool)
-    return {"json": call.json, "params": dict(call.params), "timeout": timeout}
-
-
-def retry_delay(answer: httpx.Response, tries: int) -> float | None:
+def retry_delay(answer: Answer, tries: int) -> float | None:
     """Seconds until the next try of a refused request, None when it is not to be tried again."""
-    if answer.status_code not in _RETRY_STATUS or tries >= len(RETRY_DELAYS):
+    if answer.status not in _RETRY_STATUS or tries >= len(RETRY_DELAYS):
         return None
     try:
         return min(float(answer.headers["Retry-After"]), _LONGEST_RETRY_AFTER)
@@ -194,13 +220,13 @@ def poll_delay(polls: int) -> float:
     return _POLL_DELAYS[polls] if polls < len(_POLL_DELAYS) else _LONGEST_POLL
 
 
-def raise_for_problem(answer: httpx.Response) -> None:
+def raise_for_problem(answer: Answer) -> None:
     """Turn a problem+json answer into the error of its code; other bad answers into ``EpdError``."""
-    if answer.is_success:
+    if OK <= answer.status < _NO_LONGER_OK:
         return
     problem = _Problem.of(answer)
     kind = _ERRORS.get(problem.code, EpdError)
-    raise kind(problem.detail or f"HTTP {answer.status_code}")
+    raise kind(problem.detail or f"HTTP {answer.status}")
 
 
 class _Problem(BaseModel):
@@ -210,15 +236,16 @@ class _Problem(BaseModel):
     detail: str = ""
 
     @classmethod
-    def of(cls, answer: httpx.Response) -> _Problem:
+    def of(cls, answer: Answer) -> _Problem:
         try:
             return cls.model_validate_json(answer.content)
         except ValidationError:
-            return cls(detail=f"HTTP {answer.status_code}: {answer.text[:200]}")
+            text = answer.content[:200].decode(errors="replace")
+            return cls(detail=f"HTTP {answer.status}: {text}")
 
 
-def _reader(kind: type[M]) -> Callable[[httpx.Response], M]:
-    def read(answer: httpx.Response) -> M:
+def _reader(kind: type[M]) -> Callable[[Answer], M]:
+    def read(answer: Answer) -> M:
         try:
             return kind.model_validate_json(answer.content)
         except ValidationError as error:

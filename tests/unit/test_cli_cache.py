@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from epd.cli import cache
 from epd.cli.main import typer_app
 from epd.client import Client
+from epd.client.calls import Answer
 from epd.contracts.answers import StatusAnswer
 from epd.contracts.cache import CachedAnswer, CachePageAnswer, CacheTotals, RemovedAnswer, Tier, TierStats
 from epd.contracts.media import Modality
@@ -74,8 +75,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[httpx.Request]:
 
     def connect(url: str | None, *, timeout: float) -> Client:
         client = Client("http://server", timeout=timeout)
-        client._http = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://server")
+        client._exchange = Server()  # type: ignore[assignment]
         return client
+
+    class Server:
+        def send(self, method: str, target: str, **_: object) -> Answer:
+            found = answer(httpx.Request(method, f"http://server{target}"))
+            return Answer(found.status_code, found.headers, found.content)
+
+        def close(self) -> None:
+            """There is nothing to close."""
 
     monkeypatch.setattr(cache, "connect", connect)
     return requests

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import base64
+import json
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save
 
 from epd.client import AsyncClient, Client, Unreachable, calls
+from epd.client.calls import Answer
 from epd.client.items import guess_type, prepare
 from epd.client.tensors import read_embedding
 from epd.contracts import errors
@@ -76,15 +77,16 @@ def test_names_that_no_file_and_no_url_can_have_are_the_callers_fault() -> None:
 
 
 def test_a_server_url_that_is_none_is_the_callers_fault() -> None:
-    for client in (Client, AsyncClient):
-        with pytest.raises(errors.InvalidRequest, match="not a URL"):
-            client("http://[::1")
+    for url in ("http://[::1", "localhost:8000", "127.0.0.1:8000", "ftp://h.example", "http://", ""):
+        for client in (Client, AsyncClient):
+            with pytest.raises(errors.InvalidRequest, match="not a URL"):
+                client(url)
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b""])
 def test_a_good_answer_of_some_other_server_is_told(body: bytes) -> None:
     with pytest.raises(Unreachable, match="epd server"):
-        calls.get_status().read(httpx.Response(200, content=body))
+        calls.get_status().read(Answer(200, {}, body))
 
 
 def test_a_mapping_keeps_its_fields_and_bytes_become_base64() -> None:
@@ -93,8 +95,9 @@ def test_a_mapping_keeps_its_fields_and_bytes_become_base64() -> None:
     assert body["id"] == "a1"
 
 
-def problem(status: int, code: str, detail: str = "why") -> httpx.Response:
-    return httpx.Response(status, json={"code": code, "detail": detail, "status": status, "title": "t"})
+def problem(status: int, code: str, detail: str = "why") -> Answer:
+    fields = {"code": code, "detail": detail, "status": status, "title": "t"}
+    return Answer(status, {}, json.dumps(fields).encode())
 
 
 @pytest.mark.parametrize(
@@ -115,16 +118,16 @@ def test_a_problem_becomes_the_error_of_its_code(code: str, kind: type[errors.Ep
 
 def test_an_answer_that_is_no_problem_document_is_still_an_error() -> None:
     with pytest.raises(errors.EpdError, match="HTTP 502: bad gateway"):
-        calls.raise_for_problem(httpx.Response(502, text="bad gateway"))
+        calls.raise_for_problem(Answer(502, {}, b"bad gateway"))
 
 
 def test_tries_are_bounded_and_follow_retry_after() -> None:
-    busy = httpx.Response(429, headers={"Retry-After": "3"})
+    busy = Answer(429, {"Retry-After": "3"}, b"")
     assert calls.retry_delay(busy, 0) == 3
-    assert calls.retry_delay(httpx.Response(429, headers={"Retry-After": "86400"}), 0) == 10
-    assert calls.retry_delay(httpx.Response(503), 1) == calls.RETRY_DELAYS[1]
+    assert calls.retry_delay(Answer(429, {"Retry-After": "86400"}, b""), 0) == 10
+    assert calls.retry_delay(Answer(503, {}, b""), 1) == calls.RETRY_DELAYS[1]
     assert calls.retry_delay(busy, len(calls.RETRY_DELAYS)) is None
-    assert calls.retry_delay(httpx.Response(400), 0) is None
+    assert calls.retry_delay(Answer(400, {}, b""), 0) is None
 
 
 def test_events_are_read_and_comments_passed_over() -> None:

@@ -10,6 +10,7 @@ import pytest
 from api_worker_double import rows
 
 from epd.client import AsyncClient, Client
+from epd.client.calls import Answer
 from epd.contracts.errors import NotFound
 from epd.contracts.job import PartId
 from epd.contracts.media import Modality
@@ -165,9 +166,23 @@ def _bridge(rest: Rest) -> httpx.MockTransport:
     return httpx.MockTransport(ask)
 
 
+class Bridge:
+    """The same for the blocking client."""
+
+    def __init__(self, rest: Rest) -> None:
+        self._rest = rest
+
+    def send(self, method: str, target: str, **_: object) -> Answer:
+        answer = self._rest.client.request(method, target)
+        return Answer(answer.status_code, answer.headers, answer.content)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
 def test_the_client_lists_forgets_and_clears(kept: Rest) -> None:
     with Client("http://testserver") as client:
-        client._http = httpx.Client(transport=_bridge(kept), base_url="http://testserver")
+        client._exchange = Bridge(kept)  # type: ignore[assignment]
         assert sorted(row.key for row in client.cached(page=1)) == KEYS
         assert [row.key for row in client.cached(encoder="ear")] == KEYS[2:]
         client.forget(KEYS[2])
