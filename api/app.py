@@ -16,6 +16,7 @@ from api.completions import Completions
 from api.depth import QueueDepth
 from api.docs import install_schemas
 from api.errors import install_error_handlers
+from api.handoff_layer import HandoffLayer
 from api.hit_layer import HitLayer
 from api.middleware import RequestLayer
 from api.routes import (
@@ -106,6 +107,7 @@ def create_app(
     app.state.services = services
     install_error_handlers(app)
     app.add_middleware(HitLayer, services=services)
+    app.add_middleware(HandoffLayer, services=services)
     app.add_middleware(RequestLayer, metrics=services.metrics)  # the last one added is the outermost
     for router in _ROUTERS:
         app.include_router(router)

@@ -11,6 +11,7 @@ import pytest
 from api_worker_double import HIDDEN
 
 from api.routes import handoff as route
+from epd.contracts.errors import StoreUnavailable
 from epd.contracts.handoff import Handoff, HandoffRequest
 from epd.contracts.job import PartId
 from epd.contracts.media import Modality
@@ -203,3 +204,43 @@ def test_it_is_documented(quiet: Rest) -> None:
     assert {"HandoffRequest", "Handoff", "HandoffReceipt", "SlicesRequest"} <= set(
         document["components"]["schemas"]
     )
+
+
+def test_what_is_there_is_answered_before_the_route_and_counted_under_it(
+    kept: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.client.put(URL, json=PROMPT)
+    plain = kept.client.get(URL).content
+    monkeypatch.setattr("api.routes.handoff.read_handoff", None)  # the route would fail
+    monkeypatch.setattr("api.routes.handoff.wait_handoff", None)
+    for query in ("", "?wait=30", "?wait=0"):
+        answer = kept.client.get(URL + query)
+        assert (answer.status_code, answer.content) == (200, plain)
+        assert answer.headers["X-Request-Id"]
+    counted = 'epd_http_requests_total{method="GET",route="/v1/handoff/{request_id}",status="200"} 4.0'
+    assert counted in kept.client.get("/metrics").text
+
+
+@pytest.mark.parametrize("query", ["?wait=1.5", "?wait=1&x=2", "?wait=%31", "?wait=+1"])
+def test_any_other_way_of_asking_is_the_routes(kept: Rest, query: str) -> None:
+    kept.client.put(URL, json=PROMPT)
+    assert kept.client.get(URL + query).status_code in {200, 400}
+    assert kept.client.get(f"{URL}?wait=1.5").status_code == 200
+
+
+def test_a_store_that_does_not_answer_is_503(kept: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def down(*_: object) -> None:
+        raise StoreUnavailable("the store does not answer")
+
+    monkeypatch.setattr(type(kept.store.handoff_looks), "get", down)
+    answer = kept.client.get(URL)
+    assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
+    assert answer.headers["Retry-After"]
+
+
+def test_without_a_way_on_the_loop_a_thread_reads(kept: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a server that is reached over TLS."""
+    kept.client.put(URL, json=PROMPT)
+    monkeypatch.setattr(type(kept.store), "handoff_looks", None, raising=False)
+    assert kept.client.get(URL).status_code == 200
+    assert kept.client.get(f"{URL}x?wait=0.1").status_code == 404
