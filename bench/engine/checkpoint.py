@@ -36,8 +36,11 @@ SMALL = Size("small", width=64, layers=12, heads=2, side=56)
 REALISTIC = Size("dinov2-small", width=384, layers=12, heads=6, side=224)
 
 
-def load_random(size: Size, folder: Path) -> Encoder:
-    """Write a float32 checkpoint of random weights below ``folder``, and load it onto the CPU."""
+def load_random(size: Size, folder: Path, dtype: str = "float32") -> Encoder:
+    """Write a float32 checkpoint of random weights below ``folder``, and load it onto the CPU.
+
+    ``dtype`` as in ``epd.toml``: ``auto`` is what a worker chooses here.
+    """
     path = folder / size.name
     path.mkdir(parents=True)
     (path / "config.json").write_text(json.dumps(_config(size)))
@@ -49,7 +52,7 @@ def load_random(size: Size, folder: Path) -> Encoder:
         wanted = Dinov2Tower(_shape(size)).state_dict()
     state = {name: torch.randn(meta.shape, generator=generator) * _SCALE for name, meta in wanted.items()}
     save_file(state, path / "model.safetensors")
-    config = {"family": "dinov2", "path": str(path), "dtype": "float32", "device": "cpu"}
+    config = {"family": "dinov2", "path": str(path), "dtype": dtype, "device": "cpu"}
     return load_encoder(size.name, EncoderConfig.model_validate(config))
 
 

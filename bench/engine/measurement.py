@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.engine.checkpoint import REALISTIC, SMALL, Size, load_random
+from bench.engine.checkpoint import REALISTIC, SMALL, load_random
 from bench.engine.rig import EngineRig, NotingRunner
 from gpu_worker.encoders.base import Encoder, Inputs
 from gpu_worker.engine.runner import EagerRunner
@@ -24,8 +24,12 @@ _PHOTO = (480, 640)
 
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
-    """Medians of all repeats. Rates are items a second, times are seconds for ``TOGETHER`` items."""
+    """Medians of all repeats. Rates are items a second, times are seconds for ``TOGETHER`` items.
 
+    ``dtype`` is that of the encoders.
+    """
+
+    dtype: str
     packing_gain: float
     overhead: float
     packed_per_s: float
@@ -34,15 +38,19 @@ class EngineFigures:
     bare_seconds: float
 
 
-def measure(folder: Path, repeats: int) -> EngineFigures:
+def measure(folder: Path, repeats: int, dtype: str) -> EngineFigures:
     """Both figures; ``folder`` should be in memory, as the worker's own folders are.
+
+    ``dtype`` as in ``epd.toml``.
 
     Raises:
         EncodeFailed: the engine failed an item.
     """
-    packed, single = _packing(folder, SMALL, repeats)
-    engine, bare = _overhead(folder, REALISTIC, repeats)
+    small, realistic = (load_random(size, folder, dtype) for size in (SMALL, REALISTIC))
+    packed, single = _packing(folder, small, repeats)
+    engine, bare = _overhead(folder, realistic, repeats)
     return EngineFigures(
+        dtype=realistic.card.dtype,
         packing_gain=_median_ratio(single, packed),
         overhead=_median_ratio(engine, bare) - 1,
         packed_per_s=TOGETHER / statistics.median(packed),
@@ -52,9 +60,9 @@ def measure(folder: Path, repeats: int) -> EngineFigures:
     )
 
 
-def _packing(folder: Path, size: Size, repeats: int) -> tuple[list[float], list[float]]:
+def _packing(folder: Path, encoder: Encoder, repeats: int) -> tuple[list[float], list[float]]:
     """Seconds for the items submitted together, and for the same items one at a time."""
-    rig = EngineRig(load_random(size, folder), folder, max_items=TOGETHER, runner=EagerRunner())
+    rig = EngineRig(encoder, folder, max_items=TOGETHER, runner=EagerRunner())
     try:
         slots = [rig.picture(folder / f"small-{i}", *_SMALL_PICTURE) for i in range(TOGETHER)]
         rig.together(slots)
@@ -68,9 +76,9 @@ def _packing(folder: Path, size: Size, repeats: int) -> tuple[list[float], list[
         rig.close()
 
 
-def _overhead(folder: Path, size: Size, repeats: int) -> tuple[list[float], list[float]]:
+def _overhead(folder: Path, encoder: Encoder, repeats: int) -> tuple[list[float], list[float]]:
     """Seconds of the engine from submission to the last file, and of the bare forwards of its batches."""
-    encoder, runner = load_random(size, folder), NotingRunner()
+    runner = NotingRunner()
     rig = EngineRig(encoder, folder, max_items=_BATCH, runner=runner)
     bare_thread = BareForwards(encoder)
     try:
