@@ -121,7 +121,7 @@ class Settings(BaseSettings):
             raise ValueError("EPD_MEDIA_TTL is below EPD_MAX_DEADLINE: uploads would go before their jobs")
         if self.heartbeat_ttl < 2 * self.heartbeat_period:
             raise ValueError("EPD_HEARTBEAT_TTL is below two EPD_HEARTBEAT_PERIODs")
-        if self.l2_dir is not None and self.l2_dir.absolute() == self.embedding_dir.absolute():
+        if self.l2_dir is not None and self.l2_dir.resolve() == self.embedding_dir.resolve():
             raise ValueError("EPD_L2_DIR is EPD_EMBEDDING_DIR: the second tier needs a folder of its own")
         return self
 

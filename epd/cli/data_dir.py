@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import fcntl
-import tempfile
 from pathlib import Path
 from typing import IO
 
 from epd.contracts.errors import SettingsError
+from epd.folders import require_folder
 
 _LOCK = "lock"
 
@@ -28,13 +28,3 @@ def hold_data_dir(folder: Path) -> IO[bytes]:
         lock.close()
         raise SettingsError(f"--data-dir {folder}: in use by another stack; choose another folder") from error
     return lock
-
-
-def require_folder(folder: Path, named_by: str) -> None:
-    """Make a folder and try it; raises ``SettingsError`` with what names it when it cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"\0")
-    except OSError as error:
-        raise SettingsError(f"{named_by} {folder}: {error.strerror}") from error

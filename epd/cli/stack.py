@@ -14,11 +14,12 @@ from types import TracebackType
 import httpx
 
 from epd.cli import parts
-from epd.cli.data_dir import hold_data_dir, require_folder
+from epd.cli.data_dir import hold_data_dir
 from epd.cli.parts import StackOptions
 from epd.cli.process import Child
 from epd.config import load_config
 from epd.contracts.errors import EpdError
+from epd.folders import require_folder
 from epd.settings import child_environment
 
 _TEND_PERIOD = 0.1
@@ -26,7 +27,7 @@ _STOP_LIMIT = 8.0
 _START_LIMIT = 180.0
 _TRIES_BEFORE_READY = 3
 #: Settings that name folders; one that cannot be written would otherwise show with the first request.
-_FOLDERS = frozenset({"EPD_BLOB_DIR", "EPD_EMBEDDING_DIR"})
+_FOLDERS = frozenset({"EPD_BLOB_DIR", "EPD_EMBEDDING_DIR", "EPD_L2_DIR"})
 
 Progress = Callable[[str], None]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from epd.folders import require_folder
 from epd.settings import Settings
 from epd.store.base import Store
 from epd.store.blob_folder import FileBlobs, UploadRecords
@@ -28,7 +29,7 @@ from epd.store.redis.loop_connection import LoopConnection
 from epd.store.redis.notices import RedisNotices
 from epd.store.redis.records import RedisCards, RedisHeartbeats, RedisSources, RedisUploads
 from epd.store.redis.segments import RedisSegments
-from epd.store.tier_files import TierFiles, writable_folder
+from epd.store.tier_files import TierFiles
 from epd.store.tier_limits import TierLimits
 from epd.store.values import AdmissionBound
 
@@ -95,8 +96,11 @@ def open_memory_store(settings: Settings) -> Store:
 
 
 def _files(settings: Settings) -> TierFiles:
-    second = None if settings.l2_dir is None else writable_folder(settings.l2_dir)
-    return TierFiles(EmbeddingFolder(settings.embedding_dir), second)
+    first = EmbeddingFolder(settings.embedding_dir)
+    if settings.l2_dir is None:
+        return TierFiles(first)
+    require_folder(settings.l2_dir, "EPD_L2_DIR")
+    return TierFiles(first, EmbeddingFolder(settings.l2_dir))
 
 
 def _limits(settings: Settings) -> TierLimits:

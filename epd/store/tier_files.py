@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from epd.contracts.cache import Tier
-from epd.contracts.errors import NotFound, SettingsError
+from epd.contracts.errors import NotFound
 from epd.contracts.metadata import EmbeddingRef
 from epd.store.embedding_file import EmbeddingFile, read_header
 from epd.store.embedding_folder import EmbeddingFolder
@@ -105,19 +104,3 @@ def _check_whole(folder: EmbeddingFolder, ref: EmbeddingRef, checksum: str) -> N
     if found != checksum:
         raise NotFound("embedding file in L2 is not what was written")
     folder.check(ref)
-
-
-def writable_folder(path: Path) -> EmbeddingFolder:
-    """The folder of the second tier, made where it is not there.
-
-    Raises:
-        SettingsError: it cannot be made or written to.
-    """
-    probe = path / f".epd-{os.urandom(8).hex()}"
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"")
-        probe.unlink()
-    except OSError as error:
-        raise SettingsError(f"EPD_L2_DIR={str(path)!r} cannot be written: {error.strerror}") from error
-    return EmbeddingFolder(path)

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from epd.cli import parts
-from epd.cli.data_dir import hold_data_dir, require_folder
+from epd.cli.data_dir import hold_data_dir
 from epd.cli.parts import StackOptions, sweep_media_dirs
 from epd.cli.stack import Stack
 from epd.contracts.errors import SettingsError
+from epd.folders import require_folder
 
 pytestmark = pytest.mark.unit
 
@@ -49,7 +50,7 @@ def test_a_data_folder_that_cannot_be_made_is_named_and_nothing_is_left(
     assert list(shm.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["EPD_BLOB_DIR", "EPD_EMBEDDING_DIR"])
+@pytest.mark.parametrize("name", ["EPD_BLOB_DIR", "EPD_EMBEDDING_DIR", "EPD_L2_DIR"])
 def test_a_folder_of_the_settings_that_cannot_be_written_is_named(tmp_path: Path, name: str) -> None:
     options = StackOptions(config=CONFIG, data_dir=tmp_path / "data", overrides={name: "/proc/nothing"})
     with pytest.raises(SettingsError, match=f"{name} /proc/nothing"):

@@ -100,3 +100,16 @@ def test_settings_that_do_not_fit_together_are_named(
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError, match=said):
         read_settings()
+
+
+def test_a_second_tier_is_off_by_default_and_needs_a_folder_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert read_settings().l2_dir is None
+    monkeypatch.setenv("EPD_L2_DIR", "")
+    assert read_settings().l2_dir is None
+    monkeypatch.setenv("EPD_L2_DIR", str(tmp_path))
+    assert read_settings().l2_dir == tmp_path
+    monkeypatch.setenv("EPD_EMBEDDING_DIR", f"{tmp_path}/../{tmp_path.name}")
+    with pytest.raises(SettingsError, match="EPD_L2_DIR is EPD_EMBEDDING_DIR"):
+        read_settings()
