@@ -18,22 +18,13 @@ from gpu_worker.encoders.checkpoint import Checkpoint
 from gpu_worker.encoders.graph_form import GraphForm
 from gpu_worker.encoders.loading import LoadRequest, require_value, required_int
 from gpu_worker.encoders.qwen2_5_vl_model import QwenVisionShape, QwenVisionTower
-from gpu_worker.encoders.qwen_config import (
-    image_rules,
-    read_scale,
-    read_share_rule,
-    read_video_rules,
-    read_vision_config,
-    require_processors,
-    shared_sizes,
-)
+from gpu_worker.encoders.qwen_config import read_vision_config, shared_sizes
 from gpu_worker.encoders.qwen_encoder import Arrangement, Grid, QwenEncoder
 from gpu_worker.encoders.qwen_graphs import windowed_form
 from gpu_worker.encoders.qwen_layout import pack
-from gpu_worker.encoders.qwen_loading import load_tower, qwen_card
 from gpu_worker.encoders.qwen_parts import Turn
+from gpu_worker.encoders.qwen_sharing import load_sharing
 from gpu_worker.encoders.segments import Segments, offsets_of
-from gpu_worker.preprocess.normalise import CLIP_SCALE
 from gpu_worker.preprocess.sending import send
 
 PREPROCESS_REVISION = "qwen2_5_vl-1"
@@ -81,23 +72,11 @@ class WindowArm:
 
 def load(request: LoadRequest) -> QwenEncoder:
     """Read the vision tower of a Qwen2.5-VL checkpoint."""
-    checkpoint = request.checkpoint
-    shape = _shape(checkpoint)
-    require_processors(checkpoint, shape)
-    rule = read_share_rule(checkpoint, shape)
+    shape = _shape(request.checkpoint)
     with torch.device("meta"):
         tower = QwenVisionTower(shape)
-    card = qwen_card(
-        request,
-        load_tower(request, tower),
-        family="qwen2_5_vl",
-        revision=PREPROCESS_REVISION,
-        hidden=shape.out_width,
-        image=image_rules(rule.image),
-        video=read_video_rules(checkpoint, frame_multiple=shape.temporal, bounds=rule.frame),
-    )
     arm = WindowArm(tower=tower, sizes=shape)
-    return QwenEncoder(card, arm, rule=rule, scale=read_scale(checkpoint, CLIP_SCALE))
+    return load_sharing(request, arm, tower, family="qwen2_5_vl", revision=PREPROCESS_REVISION)
 
 
 def _shape(checkpoint: Checkpoint) -> QwenVisionShape:

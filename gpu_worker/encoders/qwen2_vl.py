@@ -17,22 +17,13 @@ from gpu_worker.encoders.checkpoint import Checkpoint
 from gpu_worker.encoders.graph_form import GraphForm
 from gpu_worker.encoders.loading import LoadRequest, required_int
 from gpu_worker.encoders.qwen2_vl_model import Qwen2VisionTower
-from gpu_worker.encoders.qwen_config import (
-    image_rules,
-    read_scale,
-    read_share_rule,
-    read_video_rules,
-    read_vision_config,
-    require_processors,
-    shared_sizes,
-)
+from gpu_worker.encoders.qwen_config import read_vision_config, shared_sizes
 from gpu_worker.encoders.qwen_encoder import Arrangement, Grid, QwenEncoder
 from gpu_worker.encoders.qwen_graphs import packed_form
 from gpu_worker.encoders.qwen_layout import pack_plain
-from gpu_worker.encoders.qwen_loading import load_tower, qwen_card
 from gpu_worker.encoders.qwen_parts import Turn, VisionSizes
+from gpu_worker.encoders.qwen_sharing import load_sharing
 from gpu_worker.encoders.segments import Segments, offsets_of
-from gpu_worker.preprocess.normalise import CLIP_SCALE
 
 PREPROCESS_REVISION = "qwen2_vl-1"
 
@@ -68,23 +59,12 @@ class FrameArm:
 
 def load(request: LoadRequest) -> QwenEncoder:
     """Read the vision tower of a Qwen2-VL checkpoint."""
-    checkpoint = request.checkpoint
-    sizes = _sizes(checkpoint)
-    require_processors(checkpoint, sizes)
-    rule = read_share_rule(checkpoint, sizes)
+    sizes = _sizes(request.checkpoint)
+    activation = read_activation(read_vision_config(request.checkpoint), "quick_gelu")
     with torch.device("meta"):
-        tower = Qwen2VisionTower(sizes, read_activation(read_vision_config(checkpoint), "quick_gelu"))
-    card = qwen_card(
-        request,
-        load_tower(request, tower),
-        family="qwen2_vl",
-        revision=PREPROCESS_REVISION,
-        hidden=sizes.out_width,
-        image=image_rules(rule.image),
-        video=read_video_rules(checkpoint, frame_multiple=sizes.temporal, bounds=rule.frame),
-    )
+        tower = Qwen2VisionTower(sizes, activation)
     arm = FrameArm(tower=tower, sizes=sizes)
-    return QwenEncoder(card, arm, rule=rule, scale=read_scale(checkpoint, CLIP_SCALE))
+    return load_sharing(request, arm, tower, family="qwen2_vl", revision=PREPROCESS_REVISION)
 
 
 def _sizes(checkpoint: Checkpoint) -> VisionSizes:
