@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gpu_worker.engine.device import DeviceHung, is_out_of_memory
-from gpu_worker.engine.lanes import Mark
+from gpu_worker.engine.streams import Mark
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class _Span:
 
 
 class PinnedRing:
-    """Bytes handed to copies in order. For one thread, and for copies of one lane."""
+    """Bytes handed to copies in order. For one thread, and for copies of one stream."""
 
     def __init__(self, memory: Tensor, patience: float = _PATIENCE) -> None:
         """``memory`` is uint8 [bytes], page-locked."""
@@ -81,7 +81,7 @@ class PinnedRing:
         begin = self._head if self._head + nbytes <= self.nbytes else 0
         while self._in_flight and self._in_flight[0].mark.reached():
             self._in_flight.popleft()
-        # The oldest first: copies of one lane end in order.
+        # The oldest first: copies of one stream end in order.
         while any(span.begin < begin + nbytes and begin < span.end for span in self._in_flight):
             self._await(self._in_flight.popleft().mark)
         return begin

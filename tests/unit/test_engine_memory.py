@@ -12,9 +12,9 @@ from torch import Tensor
 from epd.contracts.errors import EncodeFailed
 from gpu_worker.encoders.base import Encoder, Inputs
 from gpu_worker.engine import staging
-from gpu_worker.engine.lane_device import LaneDevice
 from gpu_worker.engine.slot import Encoded, Failed, Slot
-from gpu_worker.engine.twin_lanes import TwinLanes
+from gpu_worker.engine.stream_device import StreamDevice
+from gpu_worker.engine.twin_streams import TwinStreams
 from tests.unit.engine_rig import Rig, rows_of, wait_until
 from tests.unit.tiny_checkpoints import tiny_encoder
 
@@ -30,15 +30,15 @@ def eye(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 
 
 @pytest.fixture
-def lanes() -> Iterator[TwinLanes]:
-    lanes = TwinLanes()
-    yield lanes
-    lanes.close()
+def streams() -> Iterator[TwinStreams]:
+    streams = TwinStreams()
+    yield streams
+    streams.close()
 
 
 @pytest.fixture
-def rig(eye: Encoder, tmp_path: Path, lanes: TwinLanes) -> Iterator[Rig]:
-    rig = Rig(eye, tmp_path, LaneDevice(lanes, RING))
+def rig(eye: Encoder, tmp_path: Path, streams: TwinStreams) -> Iterator[Rig]:
+    rig = Rig(eye, tmp_path, StreamDevice(streams, RING))
     yield rig
     rig.end()
 
@@ -63,11 +63,11 @@ def error_of(rig: Rig, slot: Slot) -> EncodeFailed:
 # upload
 
 
-def test_a_batch_that_finds_no_room_is_staged_in_parts(rig: Rig, lanes: TwinLanes) -> None:
+def test_a_batch_that_finds_no_room_is_staged_in_parts(rig: Rig, streams: TwinStreams) -> None:
     rig.hold_one_batch()
-    lanes.capacity = 3 * PICTURE  # one runs, so there is room for two of the four
+    streams.capacity = 3 * PICTURE  # one runs, so there is room for two of the four
     slots = rig.submit(1, 2, 3, 4)
-    wait_until(lambda: lanes.freed_caches > 0)
+    wait_until(lambda: streams.freed_caches > 0)
     rig.runner.gate.set()
     rig.watcher.wait(5)
     assert all_encoded(rig, slots)
@@ -75,19 +75,21 @@ def test_a_batch_that_finds_no_room_is_staged_in_parts(rig: Rig, lanes: TwinLane
     lives_on(rig)
 
 
-def test_an_item_that_fits_once_the_running_batch_is_gone_waits_for_it(rig: Rig, lanes: TwinLanes) -> None:
+def test_an_item_that_fits_once_the_running_batch_is_gone_waits_for_it(
+    rig: Rig, streams: TwinStreams
+) -> None:
     rig.hold_one_batch()
-    lanes.capacity = PICTURE
+    streams.capacity = PICTURE
     slots = rig.submit(1, 2)
-    wait_until(lambda: lanes.freed_caches > 0)
+    wait_until(lambda: streams.freed_caches > 0)
     assert rig.watcher.outcomes == {}
     rig.runner.gate.set()
     rig.watcher.wait(3)
     assert all_encoded(rig, slots)
 
 
-def test_an_item_that_never_fits_fails_alone(rig: Rig, lanes: TwinLanes) -> None:
-    lanes.capacity = 4 * PICTURE
+def test_an_item_that_never_fits_fails_alone(rig: Rig, streams: TwinStreams) -> None:
+    streams.capacity = 4 * PICTURE
     large = rig.slot(9, height=60, width=100)
     rig.hold_one_batch()
     first = rig.submit(1)
@@ -100,11 +102,11 @@ def test_an_item_that_never_fits_fails_alone(rig: Rig, lanes: TwinLanes) -> None
     lives_on(rig)
 
 
-def test_slots_that_wait_for_room_are_given_back_at_the_end(rig: Rig, lanes: TwinLanes) -> None:
+def test_slots_that_wait_for_room_are_given_back_at_the_end(rig: Rig, streams: TwinStreams) -> None:
     first = rig.hold_one_batch()
-    lanes.capacity = 0
+    streams.capacity = 0
     slots = rig.submit(1, 2)
-    wait_until(lambda: lanes.freed_caches > 0)
+    wait_until(lambda: streams.freed_caches > 0)
     left = rig.engine.stop(0.2)
     assert {slot.id for slot in left} == {slot.id for slot in slots}
     assert first.id not in {slot.id for slot in left}
@@ -128,15 +130,15 @@ def test_a_blob_that_cannot_be_mapped_fails_alone_and_is_not_missing(
 
 
 def test_without_pinned_memory_uploads_and_downloads_go_on(eye: Encoder, tmp_path: Path) -> None:
-    lanes = TwinLanes(pinnable=100)
-    device = LaneDevice(lanes, RING)
+    streams = TwinStreams(pinnable=100)
+    device = StreamDevice(streams, RING)
     rig = Rig(eye, tmp_path, device)
     slots = rig.submit(1, 2, 3)
     rig.watcher.wait(3)
     assert all_encoded(rig, slots)
     assert device.staging_bytes() == 0
     rig.end()
-    lanes.close()
+    streams.close()
 
 
 def test_what_is_pinned_is_measured(rig: Rig) -> None:
@@ -173,19 +175,19 @@ class Narrow:
 @pytest.mark.parametrize("step", ["prepared", "run"])
 @pytest.mark.parametrize(("room", "encoded"), [(3, 4), (1, 4), (0, 0)])
 def test_a_batch_is_halved_down_to_items(
-    step: str, room: int, encoded: int, eye: Encoder, tmp_path: Path, lanes: TwinLanes
+    step: str, room: int, encoded: int, eye: Encoder, tmp_path: Path, streams: TwinStreams
 ) -> None:
     narrow = Narrow(eye)
-    rig = Rig(narrow, tmp_path, LaneDevice(lanes, RING))  # type: ignore[arg-type]
+    rig = Rig(narrow, tmp_path, StreamDevice(streams, RING))  # type: ignore[arg-type]
     rig.hold_one_batch()
     slots = rig.submit(1, 2, 3, 4)
-    wait_until(lambda: lanes.log.count("in done") == 5)
+    wait_until(lambda: streams.log.count("in done") == 5)
     setattr(narrow, step, room)
     first = 1 if room or step == "prepared" else 0  # it is held between the two
     rig.runner.gate.set()
     rig.watcher.wait(5)
     assert sum(isinstance(one, Encoded) for one in rig.watcher.outcomes.values()) == encoded + first
-    assert lanes.freed_caches >= 1
+    assert streams.freed_caches >= 1
     if not room:
         assert all("out of memory" in str(error_of(rig, slot)) for slot in slots)
     setattr(narrow, step, 99)
@@ -196,7 +198,7 @@ def test_a_batch_is_halved_down_to_items(
 # download
 
 
-class NoRoom(LaneDevice):
+class NoRoom(StreamDevice):
     """Host memory for the rows of ``items`` pictures at once."""
 
     items = 99
@@ -209,9 +211,9 @@ class NoRoom(LaneDevice):
 
 @pytest.mark.parametrize(("room", "encoded"), [(3, 4), (1, 4), (0, 0)])
 def test_rows_come_home_in_halves(
-    room: int, encoded: int, eye: Encoder, tmp_path: Path, lanes: TwinLanes
+    room: int, encoded: int, eye: Encoder, tmp_path: Path, streams: TwinStreams
 ) -> None:
-    device = NoRoom(lanes, RING)
+    device = NoRoom(streams, RING)
     rig = Rig(eye, tmp_path, device)
     first = rig.hold_one_batch()
     slots = rig.submit(10, 20, 30, 40)

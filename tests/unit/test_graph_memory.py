@@ -14,9 +14,9 @@ from gpu_worker.encoders.base import Encoder
 from gpu_worker.engine.graphs.backend import Call
 from gpu_worker.engine.graphs.graph_runner import GraphRunner
 from gpu_worker.engine.graphs.twin import TwinCapture
-from gpu_worker.engine.lane_device import LaneDevice
 from gpu_worker.engine.slot import Encoded
-from gpu_worker.engine.twin_lanes import TwinLanes
+from gpu_worker.engine.stream_device import StreamDevice
+from gpu_worker.engine.twin_streams import TwinStreams
 from tests.unit.engine_rig import Rig, rows_of
 from tests.unit.graph_kit import EvenBackend, graph_plan, pictures_of
 from tests.unit.tiny_checkpoints import tiny_encoder
@@ -32,10 +32,10 @@ def eye(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 
 
 @pytest.fixture
-def lanes() -> Iterator[TwinLanes]:
-    lanes = TwinLanes()
-    yield lanes
-    lanes.close()
+def streams() -> Iterator[TwinStreams]:
+    streams = TwinStreams()
+    yield streams
+    streams.close()
 
 
 class Pinched(EvenBackend):
@@ -52,10 +52,10 @@ class Pinched(EvenBackend):
 
 
 def test_captures_that_find_no_memory_leave_the_others_whole(
-    eye: Encoder, tmp_path: Path, lanes: TwinLanes
+    eye: Encoder, tmp_path: Path, streams: TwinStreams
 ) -> None:
     runner = GraphRunner(Pinched(2 * ROWS), graph_plan(items=4))
-    rig = Rig(eye, tmp_path, LaneDevice(lanes, RING), runner)
+    rig = Rig(eye, tmp_path, StreamDevice(streams, RING), runner)
     assert runner.figures(eye.card.name).graphs == 2
     rig.hold_one_batch()
     slots = rig.submit(1, 2, 3, 4)
@@ -102,10 +102,10 @@ def test_a_bucket_that_leaves_no_room_for_eager_runs_is_given_up(eye: Encoder) -
 
 
 def test_a_replay_without_room_for_its_copy_is_halved_and_the_pool_stays(
-    eye: Encoder, tmp_path: Path, lanes: TwinLanes, monkeypatch: pytest.MonkeyPatch
+    eye: Encoder, tmp_path: Path, streams: TwinStreams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = GraphRunner(EvenBackend(), graph_plan(items=4, required=True))
-    rig = Rig(eye, tmp_path, LaneDevice(lanes, RING), runner)
+    rig = Rig(eye, tmp_path, StreamDevice(streams, RING), runner)
     rig.hold_one_batch()
     slots = rig.submit(10, 20, 30, 40)
     clone = Tensor.clone

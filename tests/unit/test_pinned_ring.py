@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpu_worker.engine.device import DeviceHung, is_device_lost, is_out_of_memory
 from gpu_worker.engine.pinned_ring import PinnedRing, open_ring
-from gpu_worker.engine.twin_lanes import TwinLanes, TwinMark
+from gpu_worker.engine.twin_streams import TwinMark, TwinStreams
 from tests.unit.engine_rig import wait_until
 
 MIB = 1 << 20
@@ -82,56 +82,56 @@ def test_whatever_is_sent_arrives_however_late_the_copies_are(size: int, items: 
 
 
 def test_a_place_is_not_written_before_its_copy_is_done() -> None:
-    lanes = TwinLanes()
-    ring = PinnedRing(lanes.pinned(4096))
-    targets = [lanes.target(torch.Size([1024]), torch.uint8) for _ in range(6)]
+    streams = TwinStreams()
+    ring = PinnedRing(streams.pinned(4096))
+    targets = [streams.target(torch.Size([1024]), torch.uint8) for _ in range(6)]
     sources = [numbered(1024, seed) for seed in range(6)]
-    lanes.inward.gate.clear()
+    streams.inward.gate.clear()
     sender = threading.Thread(target=lambda: [
-        ring.send(source, lambda place, _at, target=target: lanes.copy_in(target, place))
+        ring.send(source, lambda place, _at, target=target: streams.copy_in(target, place))
         for source, target in zip(sources, targets, strict=True)
     ], daemon=True)  # fmt: skip
     sender.start()
-    wait_until(lambda: lanes.log.count("in queued") == 4)  # the ring is full
+    wait_until(lambda: streams.log.count("in queued") == 4)  # the ring is full
     sender.join(0.1)
     assert sender.is_alive()
-    assert lanes.log == ["in queued"] * 4
-    lanes.inward.gate.set()
+    assert streams.log == ["in queued"] * 4
+    streams.inward.gate.set()
     sender.join(20)
     assert not sender.is_alive()
-    wait_until(lambda: lanes.log.count("in done") == 6)
+    wait_until(lambda: streams.log.count("in done") == 6)
     assert all(map(torch.equal, sources, targets))
-    lanes.close()
+    streams.close()
 
 
 def test_an_item_larger_than_the_ring_goes_in_pieces() -> None:
-    lanes = TwinLanes()
-    ring = PinnedRing(lanes.pinned(1000))
+    streams = TwinStreams()
+    ring = PinnedRing(streams.pinned(1000))
     source, target = numbered(10_001, 1), torch.zeros(10_001, dtype=torch.uint8)
-    mark = ring.send(source, lambda place, at: lanes.copy_in(target[at : at + place.numel()], place))
+    mark = ring.send(source, lambda place, at: streams.copy_in(target[at : at + place.numel()], place))
     assert mark is not None
     mark.wait()
     assert torch.equal(source, target)
-    assert lanes.pinned_bytes() == 1000
-    lanes.close()
+    assert streams.pinned_bytes() == 1000
+    streams.close()
 
 
 def test_a_copy_that_never_ends_is_a_hung_device() -> None:
-    lanes = TwinLanes()
-    lanes.inward.gate.clear()
-    ring = PinnedRing(lanes.pinned(256), patience=0.05)
+    streams = TwinStreams()
+    streams.inward.gate.clear()
+    ring = PinnedRing(streams.pinned(256), patience=0.05)
     target = torch.zeros(256, dtype=torch.uint8)
     with pytest.raises(DeviceHung) as caught:
-        ring.send(numbered(256, 1), lambda place, at: lanes.copy_in(target[at : at + place.numel()], place))
+        ring.send(numbered(256, 1), lambda place, at: streams.copy_in(target[at : at + place.numel()], place))
     assert is_device_lost(caught.value)
-    lanes.close()
+    streams.close()
 
 
 def test_what_cannot_be_pinned_is_halved_and_then_given_up() -> None:
-    half = open_ring(TwinLanes(pinnable=5 * MIB).pinned, 8 * MIB)
+    half = open_ring(TwinStreams(pinnable=5 * MIB).pinned, 8 * MIB)
     assert half is not None
     assert half.nbytes == 4 * MIB
-    assert open_ring(TwinLanes(pinnable=1000).pinned, 8 * MIB) is None
+    assert open_ring(TwinStreams(pinnable=1000).pinned, 8 * MIB) is None
 
 
 def test_a_refused_pin_is_no_lost_device() -> None:

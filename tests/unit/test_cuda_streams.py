@@ -1,4 +1,4 @@
-"""What the lanes of CUDA ask of torch, in which order and from which thread; the stand-in only notes it."""
+"""What the streams of CUDA ask of torch, in which order and from which thread; the stand-in only notes it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpu_worker.engine import cuda_lanes
-from gpu_worker.engine.cuda_lanes import CudaLanes
-from gpu_worker.engine.lane_device import LaneDevice
+from gpu_worker.engine import cuda_streams
+from gpu_worker.engine.cuda_streams import CudaStreams
+from gpu_worker.engine.stream_device import StreamDevice
 
 RING = 1 << 20
 
 
 class Notes:
-    """``torch.cuda`` as far as the lanes use it: every call is one line."""
+    """``torch.cuda`` as far as the streams use it: every call is one line."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -86,7 +86,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
         return copy(self, source)
 
     monkeypatch.setattr(
-        cuda_lanes, "torch", SimpleNamespace(cuda=notes.namespace, empty=noted_empty, uint8=torch.uint8)
+        cuda_streams, "torch", SimpleNamespace(cuda=notes.namespace, empty=noted_empty, uint8=torch.uint8)
     )
     monkeypatch.setattr(Tensor, "copy_", noted_copy)
     monkeypatch.setattr(
@@ -96,7 +96,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
 
 
 def test_the_order_of_a_batch(notes: Notes) -> None:
-    device = LaneDevice(CudaLanes(torch.device("cpu")), RING)
+    device = StreamDevice(CudaStreams(torch.device("cpu")), RING)
     host = torch.arange(6, dtype=torch.uint8).view(2, 3)
     first, second = device.upload(host), device.upload(host + 1)
     assert notes.lines == [
@@ -126,7 +126,7 @@ def test_the_order_of_a_batch(notes: Notes) -> None:
 
 
 def test_each_upload_is_awaited_once_and_alone(notes: Notes) -> None:
-    device = LaneDevice(CudaLanes(torch.device("cpu")), RING)
+    device = StreamDevice(CudaStreams(torch.device("cpu")), RING)
     uploads = [device.upload(torch.zeros(9)) for _ in range(3)]
     notes.lines.clear()
     device.await_uploads(uploads[:2])

@@ -1,6 +1,6 @@
-"""What an asynchronous device gives the engine: three lanes of work beside each other, and marks in them.
+"""What an asynchronous device gives the engine: three streams of work beside each other, and marks in them.
 
-Work of one lane runs in order, in the background; the lanes copy in, compute and copy out. No call here
+Work of one stream runs in order, in the background; the streams copy in, compute and copy out. No call here
 waits for the device but ``Mark.wait``.
 """
 
@@ -17,7 +17,7 @@ from gpu_worker.engine.device import Stamp
 
 @runtime_checkable
 class Mark(Stamp, Protocol):
-    """A point in a lane's order of work."""
+    """A point in a stream's order of work."""
 
     def reached(self) -> bool:
         """Whether all work before it is done. Never waits."""
@@ -28,7 +28,7 @@ class Mark(Stamp, Protocol):
         ...
 
 
-class Lanes(Protocol):
+class Streams(Protocol):
     """One device with memory of its own."""
 
     @property
@@ -49,7 +49,7 @@ class Lanes(Protocol):
         ...
 
     def copy_in(self, target: Tensor, source: Tensor) -> Mark:
-        """Copy host memory to the device in the lane in; a pinned source must not change before the mark."""
+        """Copy host memory in, on the first stream. A pinned source must stay as it is until the mark."""
         ...
 
     def compute_after(self, marks: Sequence[Mark], uploaded: Sequence[Tensor]) -> None:
@@ -57,11 +57,11 @@ class Lanes(Protocol):
         ...
 
     def mark(self) -> Mark:
-        """Mark this point of the compute lane."""
+        """Mark this point of the compute stream."""
         ...
 
     def copy_out(self, source: Tensor, target: Tensor, after: Mark) -> Mark:
-        """Copy device memory to the host in the lane out, once ``after`` is reached."""
+        """Copy device memory to the host in the last stream, once ``after`` is reached."""
         ...
 
     def free_cache(self) -> None:

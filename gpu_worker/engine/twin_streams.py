@@ -1,9 +1,9 @@
-"""The CPU twin of a device's lanes: copies run later, in threads of their own, and a log says what ran when.
+"""The CPU twin of a device's streams: copies run later, in their own threads, and a log says what ran when.
 
 What goes wrong with asynchronous copies is order: memory that is written again before a copy has read it, or
 read before a copy has written it. Here a copy reads and writes when its turn comes, not when it is started;
-memory of the "device" holds garbage until then, and a gate can hold a lane back for as long as a test likes.
-Compute is what the calling thread does. Only its waiting for copies blocks, as a real compute lane would.
+memory of the "device" holds garbage until then, and a gate can hold a stream back as long as a test likes.
+Compute is what the calling thread does. Only its waiting for copies blocks, as a real compute stream would.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.engine.device import Stamp
-from gpu_worker.engine.lanes import Mark
+from gpu_worker.engine.streams import Mark
 
 #: Seconds after which a wait counts as a deadlock.
 _PATIENCE = 60.0
@@ -28,7 +28,7 @@ _GARBAGE = 0xA5
 
 @dataclass(slots=True)
 class TwinMark:
-    """A point in a lane; ``at`` is the monotonic time at which it was reached."""
+    """A point in a stream; ``at`` is the monotonic time at which it was reached."""
 
     at: float = 0.0
     _done: threading.Event = field(default_factory=threading.Event)
@@ -53,8 +53,8 @@ class TwinMark:
         return later.at - self.at
 
 
-class TwinLane:
-    """One lane: a thread that does its work in order, as long as its gate is open."""
+class TwinStream:
+    """One stream: a thread that does its work in order, as long as its gate is open."""
 
     def __init__(self, name: str, log: list[str]) -> None:
         self.gate = threading.Event()
@@ -88,15 +88,15 @@ class TwinLane:
             mark.reach()
 
 
-class TwinLanes:
-    """Lanes on the CPU: at most ``capacity`` bytes of living uploads, ``pinnable`` of pinned memory."""
+class TwinStreams:
+    """Streams on the CPU: at most ``capacity`` bytes of living uploads, ``pinnable`` of pinned memory."""
 
     kind = "twin"
 
     def __init__(self, *, capacity: int = 1 << 40, pinnable: int = 1 << 40) -> None:
         self.log: list[str] = []
-        self.inward = TwinLane("in", self.log)
-        self.outward = TwinLane("out", self.log)
+        self.inward = TwinStream("in", self.log)
+        self.outward = TwinStream("out", self.log)
         self.capacity = capacity
         self.pinnable = pinnable
         self.freed_caches = 0
@@ -122,11 +122,11 @@ class TwinLanes:
         return self._device.measured(flat.view(dtype).view(shape))
 
     def copy_in(self, target: Tensor, source: Tensor) -> TwinMark:
-        """Copy when the lane's turn comes, whatever the source holds then."""
+        """Copy when the stream's turn comes, whatever the source holds then."""
         return self.inward.put(lambda: _copy(target, source))
 
     def compute_after(self, marks: Sequence[Mark], uploaded: Sequence[Tensor]) -> None:
-        """The caller is the compute lane, so it waits."""
+        """The caller is the compute stream, so it waits."""
         for mark in marks:
             mark.wait()
         self.log.append("compute begins")
@@ -138,7 +138,7 @@ class TwinLanes:
         return mark
 
     def copy_out(self, source: Tensor, target: Tensor, after: Mark) -> TwinMark:
-        """Copy when the lane's turn comes, whatever the source holds then."""
+        """Copy when the stream's turn comes, whatever the source holds then."""
         return self.outward.put(lambda: _copy(target, source))
 
     def free_cache(self) -> None:

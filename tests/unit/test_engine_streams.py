@@ -1,4 +1,4 @@
-"""The engine over lanes that run beside each other: what overlaps, and what may not be touched meanwhile."""
+"""The engine over streams that run beside each other: what overlaps, and what is not touched meanwhile."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from gpu_worker.encoders.base import Encoder, Inputs
-from gpu_worker.engine.cuda_lanes import CudaMark
+from gpu_worker.engine.cuda_streams import CudaMark
 from gpu_worker.engine.graphs.graph_runner import GraphRunner
 from gpu_worker.engine.graphs.graph_set import GraphSet
-from gpu_worker.engine.lane_device import LaneDevice
 from gpu_worker.engine.runner import EagerRunner
 from gpu_worker.engine.slot import Slot
-from gpu_worker.engine.twin_lanes import TwinLanes, TwinMark
+from gpu_worker.engine.stream_device import StreamDevice
+from gpu_worker.engine.twin_streams import TwinMark, TwinStreams
 from tests.unit.engine_rig import Rig, rows_of, wait_until
 from tests.unit.graph_kit import EvenBackend, graph_plan
 from tests.unit.tiny_checkpoints import tiny_encoder
@@ -34,18 +34,18 @@ def eye(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 
 
 @pytest.fixture
-def lanes() -> Iterator[TwinLanes]:
-    lanes = TwinLanes()
-    yield lanes
-    lanes.close()
+def streams() -> Iterator[TwinStreams]:
+    streams = TwinStreams()
+    yield streams
+    streams.close()
 
 
 @pytest.fixture
-def rig(eye: Encoder, tmp_path: Path, lanes: TwinLanes) -> Iterator[Rig]:
-    rig = Rig(eye, tmp_path, LaneDevice(lanes, RING))
+def rig(eye: Encoder, tmp_path: Path, streams: TwinStreams) -> Iterator[Rig]:
+    rig = Rig(eye, tmp_path, StreamDevice(streams, RING))
     yield rig
-    lanes.inward.gate.set()
-    lanes.outward.gate.set()
+    streams.inward.gate.set()
+    streams.outward.gate.set()
     rig.end()
 
 
@@ -61,23 +61,23 @@ def check_rows(rig: Rig, eye: Encoder, slots: list[Slot]) -> None:
 
 
 def test_the_next_batch_is_uploaded_and_the_last_one_written_while_one_runs(
-    rig: Rig, eye: Encoder, lanes: TwinLanes
+    rig: Rig, eye: Encoder, streams: TwinStreams
 ) -> None:
-    lanes.outward.gate.clear()
+    streams.outward.gate.clear()
     first = rig.submit(1)  # batch N-1: computed, and held on its way out
-    wait_until(lambda: "out queued" in lanes.log)
+    wait_until(lambda: "out queued" in streams.log)
     second = rig.hold_one_batch()  # batch N: held in its forward
-    before = len(lanes.log)
+    before = len(streams.log)
     third = rig.submit(10, 20, 30)  # batch N+1
-    wait_until(lambda: lanes.log.count("in done") == 5)
+    wait_until(lambda: streams.log.count("in done") == 5)
     # Uploaded, while N computes and N-1 is not out: between "compute begins" of N and any end of it.
-    assert set(lanes.log[before:]) == {"in queued", "in done"}
-    assert lanes.log.count("compute begins") == 2
-    assert "out done" not in lanes.log
+    assert set(streams.log[before:]) == {"in queued", "in done"}
+    assert streams.log.count("compute begins") == 2
+    assert "out done" not in streams.log
     assert rig.watcher.outcomes == {}
-    lanes.outward.gate.set()
+    streams.outward.gate.set()
     rig.watcher.wait(1)  # N-1 is written while N still computes
-    assert lanes.log.count("compute begins") == 2
+    assert streams.log.count("compute begins") == 2
     rig.runner.gate.set()
     rig.watcher.wait(5)
     assert rig.runner.sizes == [1, 1, 3]
@@ -85,13 +85,13 @@ def test_the_next_batch_is_uploaded_and_the_last_one_written_while_one_runs(
 
 
 def test_a_staged_batch_is_filled_up_until_the_device_takes_it(
-    rig: Rig, eye: Encoder, lanes: TwinLanes
+    rig: Rig, eye: Encoder, streams: TwinStreams
 ) -> None:
     rig.hold_one_batch()
     slots = []
     for count, value in enumerate((10, 20, 30, 40), start=2):
         slots += rig.submit(value)
-        wait_until(lambda count=count: lanes.log.count("in done") == count)
+        wait_until(lambda count=count: streams.log.count("in done") == count)
     slots += rig.submit(50)
     assert rig.engine.queued == 1  # the batch of four is full
     rig.runner.gate.set()
@@ -101,17 +101,17 @@ def test_a_staged_batch_is_filled_up_until_the_device_takes_it(
     check_rows(rig, eye, slots)
 
 
-def test_compute_waits_for_its_own_uploads(rig: Rig, eye: Encoder, lanes: TwinLanes) -> None:
-    lanes.inward.gate.clear()
+def test_compute_waits_for_its_own_uploads(rig: Rig, eye: Encoder, streams: TwinStreams) -> None:
+    streams.inward.gate.clear()
     slots = rig.submit(7)
-    wait_until(lambda: "in queued" in lanes.log)
+    wait_until(lambda: "in queued" in streams.log)
     assert not rig.runner.entered.wait(0.1)  # what is on the device is garbage still
-    lanes.inward.gate.set()
+    streams.inward.gate.set()
     rig.watcher.wait(1)
     check_rows(rig, eye, slots)
 
 
-def test_what_was_staged_and_not_run_is_given_back(rig: Rig, lanes: TwinLanes) -> None:
+def test_what_was_staged_and_not_run_is_given_back(rig: Rig, streams: TwinStreams) -> None:
     first = rig.hold_one_batch()
     slots = rig.submit(1, 2, 3, 4, 5, 6)
     wait_until(lambda: rig.engine.queued == 2)
@@ -125,28 +125,28 @@ def replays() -> GraphRunner:
     return GraphRunner(EvenBackend(), graph_plan(items=4, required=True))
 
 
-def lane_rows(eye: Encoder, folder: Path, lanes: TwinLanes) -> tuple[Rig, list[Slot]]:
+def stream_rows(eye: Encoder, folder: Path, streams: TwinStreams) -> tuple[Rig, list[Slot]]:
     """Batches replayed on the twin, whose rows leave only after all of them were computed."""
-    rig = Rig(eye, folder, LaneDevice(lanes, RING), replays())
-    lanes.outward.gate.clear()
+    rig = Rig(eye, folder, StreamDevice(streams, RING), replays())
+    streams.outward.gate.clear()
     slots = []
     for count, value in enumerate((10, 200, 90), start=1):
         slots += rig.submit(value)
-        wait_until(lambda count=count: lanes.log.count("compute begins") == count)
-    lanes.outward.gate.set()
+        wait_until(lambda count=count: streams.log.count("compute begins") == count)
+    streams.outward.gate.set()
     rig.watcher.wait(3)
     rig.end()
     return rig, slots
 
 
 def test_rows_are_not_written_over_before_they_are_out(
-    eye: Encoder, tmp_path: Path, lanes: TwinLanes
+    eye: Encoder, tmp_path: Path, streams: TwinStreams
 ) -> None:
-    rig, slots = lane_rows(eye, tmp_path, lanes)
+    rig, slots = stream_rows(eye, tmp_path, streams)
     check_rows(rig, eye, slots)
 
 
-def test_the_twin_sees_rows_that_are_written_over(eye: Encoder, tmp_path: Path, lanes: TwinLanes) -> None:
+def test_the_twin_sees_rows_that_are_written_over(eye: Encoder, tmp_path: Path, streams: TwinStreams) -> None:
     """Without the copy in ``GraphSet.run`` a later replay writes to the pool before the rows are out."""
     run = GraphSet.run
 
@@ -155,7 +155,7 @@ def test_the_twin_sees_rows_that_are_written_over(eye: Encoder, tmp_path: Path, 
             return run(self, bucket, inputs)  # type: ignore[arg-type]
 
     with patch.object(GraphSet, "run", uncopied):
-        rig, slots = lane_rows(eye, tmp_path, lanes)
+        rig, slots = stream_rows(eye, tmp_path, streams)
     with pytest.raises(AssertionError):
         check_rows(rig, eye, slots)
 
@@ -176,10 +176,10 @@ WAITS = [
 
 @pytest.mark.parametrize("captured", [False, True])
 def test_nothing_on_the_path_waits_for_the_device_but_the_completion_thread(
-    captured: bool, eye: Encoder, tmp_path: Path, lanes: TwinLanes, monkeypatch: pytest.MonkeyPatch
+    captured: bool, eye: Encoder, tmp_path: Path, streams: TwinStreams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counted by thread. The twin's compute lane is the device thread, so its wait there is the device's."""
-    rig = Rig(eye, tmp_path, LaneDevice(lanes, RING), replays() if captured else EagerRunner())
+    """Counted by thread. The twin's compute stream is the device thread, so a wait there is its own."""
+    rig = Rig(eye, tmp_path, StreamDevice(streams, RING), replays() if captured else EagerRunner())
     calls: list[tuple[str, str]] = []
     for owner, name in WAITS:
         count_calls(owner, name, calls, monkeypatch)
@@ -189,7 +189,7 @@ def test_nothing_on_the_path_waits_for_the_device_but_the_completion_thread(
     monkeypatch.undo()
     assert {thread for thread, name in calls if name != "wait"} <= {"MainThread"}
     assert {thread for thread, name in calls if name == "wait"} <= {"engine-reply", "engine-device"}
-    batches = lanes.log.count("compute begins")
+    batches = streams.log.count("compute begins")
     assert sum(call == ("engine-reply", "wait") for call in calls) == batches
     check_rows(rig, eye, slots)
 
@@ -216,5 +216,5 @@ def test_only_the_mark_knows_how_to_wait() -> None:
         if any(word in path.read_text("utf-8") for word in (".synchronize(", ".item(", ".cpu(", ".nonzero("))
     ]
     # The second times captures at warm-up, before anything is served.
-    assert found == ["engine/cuda_lanes.py", "engine/graphs/cuda_graph.py"]
+    assert found == ["engine/cuda_streams.py", "engine/graphs/cuda_graph.py"]
     assert CudaMark.wait.__doc__ is not None

@@ -1,4 +1,4 @@
-"""The lanes of a CUDA device: copies in and out run on streams of their own, beside the compute of others."""
+"""The streams of a CUDA device: copies in and out run beside the compute of other batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.engine.device import Stamp
-from gpu_worker.engine.lanes import Mark
+from gpu_worker.engine.streams import Mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class CudaMark:
         return float(self.event.elapsed_time(later.event)) / 1e3
 
 
-class CudaLanes:
+class CudaStreams:
     """Streams of one CUDA device. Compute is the current stream of the thread that owns the device."""
 
     kind = "cuda"
