@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+_PACKAGE = "examples.epd_transformers"
 #: Seconds until an engine has loaded its checkpoints, and until it has ended.
 LOADING, ENDING = 120.0, 10.0
 
@@ -24,13 +25,12 @@ class EngineFailed(Exception):
 
 
 class Engine:
-    """One engine process: ``module`` is ``prefill`` or ``decode``. Requests may be open at once."""
+    """One engine process: a module that reads requests line by line. Requests may be open at once."""
 
-    def __init__(self, module: str, *, epd: str, kv: Path, checkpoints: Mapping[str, Path]) -> None:
-        names = [f"{name}={folder}" for name, folder in checkpoints.items()]
-        command = [sys.executable, "-m", f"examples.epd_transformers.{module}", "--epd", epd, "--kv", str(kv)]
+    def __init__(self, module: str, *arguments: str) -> None:
+        command = [sys.executable, "-m", module, *arguments]
         self._process = subprocess.Popen(
-            [*command, *names], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._name = module
         self._lock = threading.Lock()
@@ -87,10 +87,10 @@ class Engine:
 class EnginePair:
     """Prefill and Decode with the same checkpoints, by the names of their encoders in epd.toml."""
 
-    def __init__(self, *, epd: str, kv: Path, checkpoints: Mapping[str, Path]) -> None:
-        self._engines = [
-            Engine(module, epd=epd, kv=kv, checkpoints=checkpoints) for module in ("prefill", "decode")
-        ]
+    def __init__(self, *, epd: str, kv: Path, checkpoints: Mapping[str, Path], threads: int = 1) -> None:
+        names = [f"{name}={folder}" for name, folder in checkpoints.items()]
+        arguments = ["--epd", epd, "--kv", str(kv), "--threads", str(threads), *names]
+        self._engines = [Engine(f"{_PACKAGE}.{module}", *arguments) for module in ("prefill", "decode")]
 
     def __enter__(self) -> EnginePair:
         try:

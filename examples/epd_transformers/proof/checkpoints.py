@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +44,32 @@ _TOKENS: dict[str, Any] = {
 }
 
 
-def make_qwen2_5_vl(folder: Path, seed: int = 3) -> None:
-    """Four vision blocks, two of them windowed, and four of the language model."""
+@dataclass(frozen=True)
+class Sizes:
+    """What a checkpoint has otherwise than the small ones: fields of the text and of the vision config."""
+
+    text: dict[str, Any]
+    vision: dict[str, Any]
+
+
+def make_qwen2_5_vl(
+    folder: Path, *, seed: int = 3, sizes: Sizes | None = None, processor: dict[str, Any] | None = None
+) -> None:
+    """Four vision blocks, two of them windowed, and four of the language model, or other ``sizes``."""
     text = _TEXT | {"rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]}}
     vision = _VISION | {"depth": 4, "window_size": 112, "fullatt_block_indexes": [1, 3]}
+    if sizes is not None:
+        text, vision = text | sizes.text, vision | sizes.vision
     config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, **_TOKENS)
-    _save(Qwen2_5_VLForConditionalGeneration(config), Qwen2VLImageProcessorPil(), folder, seed)
+    _save(
+        Qwen2_5_VLForConditionalGeneration(config),
+        Qwen2VLImageProcessorPil(**(processor or {})),
+        folder,
+        seed,
+    )
 
 
-def make_qwen3_vl(folder: Path, seed: int = 1) -> None:
+def make_qwen3_vl(folder: Path, *, seed: int = 1) -> None:
     """Four vision blocks, of which two feed the first layers of the language model (deepstack)."""
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [6, 5, 5], "mrope_interleaved": True}
     text = _TEXT | {"head_dim": 32, "rope_parameters": rope}

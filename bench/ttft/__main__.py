@@ -1,0 +1,92 @@
+"""``python -m bench.ttft [--json] [--requests N]``: time to first token, one process against three."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from bench.ttft.measurement import MixFigures, TtftFigures, measure
+from bench.ttft.mixes import MOST_IMAGES, PHOTOS, Mix
+from bench.ttft.pictures import DELAY, SIZE
+from bench.ttft.sizes import ROWS
+
+#: What the repeated mix should reach.
+LEAST_TTFT, LEAST_THROUGHPUT = 8.0, 2.0
+_CORES = 2
+_DIGITS = 3
+
+_NOTE = (
+    "colocated: fetch, decode, preprocess, encode and prefill in one process (PIL, published "
+    "processor and model, one request at a time through the model, a worker a core with one torch "
+    "thread, downloads beside them); three processes: epd as epd up starts it, Prefill, Decode; one "
+    "side after the other on the same cores, with load generator and web server on them too; "
+    "float32, random weights; throughput: requests a second with 8 open; ttft: planned (Poisson) "
+    "arrivals at the colocated side's own throughput of that mix, from the planned time; 1 to "
+    f"{MOST_IMAGES} images of {SIZE[0]}x{SIZE[1]} a request, at most {ROWS} rows each, by URL from a "
+    f"server with {DELAY * 1000:.0f} ms delay; repeated: {PHOTOS} files, each asked for before; "
+    "distinct: no file twice"
+)
+
+
+def main() -> None:
+    """Measure once, and print; the status is 1 where a target is missed or a first token differs."""
+    parser = argparse.ArgumentParser(prog="python -m bench.ttft", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of sentences")
+    parser.add_argument("--requests", type=int, default=32, help="in each load")
+    parser.add_argument("--url-ttl", type=float, default=0.0, help="EPD_URL_TTL; 0: ask each time")
+    parser.add_argument("--threads", type=int, default=_CORES, help="torch threads of Prefill")
+    options = parser.parse_args()
+    cores = sorted(os.sched_getaffinity(0))[:_CORES]
+    os.sched_setaffinity(0, cores)  # for every process that this one starts
+    before = os.getloadavg()[0]
+    figures = measure(
+        options.requests,
+        cores=len(cores),
+        url_ttl=options.url_ttl,
+        threads=options.threads,
+        say=lambda text: print(text, file=sys.stderr, flush=True),
+    )
+    told = _told(figures)
+    extra = {"url_ttl": options.url_ttl, "prefill_threads": options.threads, "cores": len(cores)}
+    told |= extra | {"load_average_before": before, "note": _NOTE}
+    sys.stdout.write(json.dumps(told) + "\n" if options.json else _text(told))
+    good = told["ttft_ratio"] >= LEAST_TTFT and told["throughput_ratio"] >= LEAST_THROUGHPUT
+    sys.exit(0 if good and not figures.differing else 1)
+
+
+def _told(figures: TtftFigures) -> dict[str, Any]:
+    ratios = {}
+    for mix, prefix in ((Mix.REPEATED, ""), (Mix.DISTINCT, "distinct_")):
+        one, three = figures.colocated[mix], figures.separate[mix]
+        ratios[f"{prefix}ttft_ratio"] = round(one.ttft_mean / three.ttft_mean, _DIGITS)
+        ratios[f"{prefix}throughput_ratio"] = round(three.throughput / one.throughput, _DIGITS)
+    return {
+        **ratios,
+        "differing_first_tokens": figures.differing,
+        "colocated": {mix.value: _rounded(one) for mix, one in figures.colocated.items()},
+        "three_processes": {mix.value: _rounded(three) for mix, three in figures.separate.items()},
+        "parameters": dict(figures.parameters),
+        "images": figures.images,
+    }
+
+
+def _rounded(figures: MixFigures) -> dict[str, float]:
+    return {name: round(value, _DIGITS) for name, value in asdict(figures).items()}
+
+
+def _text(told: dict[str, Any]) -> str:
+    return (
+        f"images that come again: the first token {told['ttft_ratio']} times sooner (at least "
+        f"{LEAST_TTFT:.0f}), {told['throughput_ratio']} times the requests (at least "
+        f"{LEAST_THROUGHPUT:.0f})\n"
+        f"images that never came before: {told['distinct_ttft_ratio']} times sooner, "
+        f"{told['distinct_throughput_ratio']} times the requests\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Both sides under the same loads, one after the other on the same cores."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.ttft.load import first_tokens, saturate
+from bench.ttft.mixes import PHOTOS, Mix, Requests
+from bench.ttft.pictures import photos, served
+from bench.ttft.sides import Side, colocated, separate
+from bench.ttft.sizes import make_model, parameters
+
+#: Open requests while a side's own limit is looked for.
+_AT_ONCE = 8
+_SATURATING, _ARRIVING = 1, 2
+
+
+@dataclass(frozen=True)
+class MixFigures:
+    """A side under one mix: requests a second at its limit; seconds to the first token at the given rate."""
+
+    throughput: float
+    rate: float
+    ttft_mean: float
+    ttft_median: float
+    ttft_worst: float
+
+
+@dataclass(frozen=True)
+class TtftFigures:
+    """Both sides by mix. ``differing`` counts requests whose first tokens are not equal."""
+
+    colocated: Mapping[Mix, MixFigures]
+    separate: Mapping[Mix, MixFigures]
+    parameters: Mapping[str, int]
+    images: int
+    differing: int
+
+
+def measure(
+    requests: int, *, cores: int, url_ttl: float, threads: int, say: Callable[[str], None]
+) -> TtftFigures:
+    """Measure with so many requests in each load."""
+    with tempfile.TemporaryDirectory(prefix="epd-ttft-") as name, served(photos(PHOTOS)) as site:
+        folder = Path(name)
+        checkpoint = folder / "model"
+        make_model(checkpoint)
+        one, first = _loads(colocated(checkpoint, cores), site, requests, {}, say)
+        rates = {mix: figures.throughput for mix, figures in one.items()}
+        three, again = _loads(
+            separate(checkpoint, folder, site, url_ttl=url_ttl, threads=threads), site, requests, rates, say
+        )
+        planned = [r for mix in Mix for r in Requests(site).of(mix, requests, _ARRIVING)]
+        return TtftFigures(
+            colocated=one,
+            separate=three,
+            parameters=parameters(checkpoint),
+            images=sum(len(request["parts"]) - 2 for request in planned),
+            differing=sum(first[key] != again[key] for key in first),
+        )
+
+
+def _loads(
+    starting: AbstractContextManager[Side],
+    site: str,
+    count: int,
+    rates: Mapping[Mix, float],
+    say: Callable[[str], None],
+) -> tuple[dict[Mix, MixFigures], dict[str, int]]:
+    """Each mix at the side's own limit, then at ``rates``, which without an entry is that limit."""
+    figures = {}
+    with starting as side:
+        requests = Requests(site)
+        saturate(side.ask, requests.warm_up(), 1)
+        for mix in Mix:
+            throughput = saturate(side.ask, requests.of(mix, count, _SATURATING), _AT_ONCE)
+            rate = rates.get(mix, throughput)
+            seconds = first_tokens(side.ask, requests.of(mix, count, _ARRIVING), rate, seed=count)
+            figures[mix] = MixFigures(
+                throughput=throughput,
+                rate=rate,
+                ttft_mean=statistics.fmean(seconds),
+                ttft_median=statistics.median(seconds),
+                ttft_worst=max(seconds),
+            )
+            say(f"{mix}: {figures[mix]}")
+    return figures, side.first
