@@ -26,12 +26,15 @@ _PHOTO = (480, 640)
 class EngineFigures:
     """Medians of all repeats. Rates are items a second, times are seconds for ``TOGETHER`` items.
 
-    ``dtype`` is that of the encoders.
+    ``dtype`` is that of the encoders. ``overhead_cpu`` is the overhead in seconds of this process's CPU time:
+    where other processes keep the cores busy it moves less, and with more than one torch thread it counts
+    their spinning too.
     """
 
     dtype: str
     packing_gain: float
     overhead: float
+    overhead_cpu: float
     packed_per_s: float
     single_per_s: float
     engine_seconds: float
@@ -48,11 +51,12 @@ def measure(folder: Path, repeats: int, dtype: str) -> EngineFigures:
     """
     small, realistic = (load_random(size, folder, dtype) for size in (SMALL, REALISTIC))
     packed, single = _packing(folder, small, repeats)
-    engine, bare = _overhead(folder, realistic, repeats)
+    engine, bare, engine_cpu, bare_cpu = _overhead(folder, realistic, repeats)
     return EngineFigures(
         dtype=realistic.card.dtype,
         packing_gain=_median_ratio(single, packed),
         overhead=_median_ratio(engine, bare) - 1,
+        overhead_cpu=_median_ratio(engine_cpu, bare_cpu) - 1,
         packed_per_s=TOGETHER / statistics.median(packed),
         single_per_s=TOGETHER / statistics.median(single),
         engine_seconds=statistics.median(engine),
@@ -76,8 +80,11 @@ def _packing(folder: Path, encoder: Encoder, repeats: int) -> tuple[list[float],
         rig.close()
 
 
-def _overhead(folder: Path, encoder: Encoder, repeats: int) -> tuple[list[float], list[float]]:
-    """Seconds of the engine from submission to the last file, and of the bare forwards of its batches."""
+def _overhead(folder: Path, encoder: Encoder, repeats: int) -> tuple[list[float], ...]:
+    """Seconds of the engine from submission to the last file, and of the bare forwards of its batches.
+
+    Then both in CPU time of this process.
+    """
     runner = NotingRunner()
     rig = EngineRig(encoder, folder, max_items=_BATCH, runner=runner)
     bare_thread = BareForwards(encoder)
@@ -85,12 +92,19 @@ def _overhead(folder: Path, encoder: Encoder, repeats: int) -> tuple[list[float]
         slots = [rig.picture(folder / f"photo-{i}", *_PHOTO) for i in range(TOGETHER)]
         rig.together(slots)
         bare_thread.seconds(runner.inputs)
-        engine, bare = [], []
+        times: tuple[list[float], ...] = ([], [], [], [])
         for _ in range(repeats):
             runner.inputs.clear()
-            engine.append(rig.together(slots))
-            bare.append(bare_thread.seconds(runner.inputs))
-        return engine, bare
+            marks = [time.process_time()]
+            engine = rig.together(slots)
+            marks.append(time.process_time())
+            bare = bare_thread.seconds(runner.inputs)
+            marks.append(time.process_time())
+            for kept, value in zip(
+                times, (engine, bare, marks[1] - marks[0], marks[2] - marks[1]), strict=True
+            ):
+                kept.append(value)
+        return times
     finally:
         bare_thread.close()
         rig.close()

@@ -30,6 +30,7 @@ def test_the_figures_are_measured() -> None:
     assert {"packing_gain", "overhead", "threads"} <= set(figures)
     assert figures["packing_gain"] > 0
     assert figures["overhead"] > -1
+    assert figures["overhead_cpu"] > -1
     assert figures["packed_per_s"] > 0
 
 
