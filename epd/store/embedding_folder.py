@@ -160,9 +160,15 @@ class EmbeddingFolder:
             finally:
                 os.close(fd)
             _link(temporary, path, keep)
-        finally:
-            with suppress(FileNotFoundError):
+        except BaseException:
+            # Nothing of it stays on a full device, unless another file lies in the folder.
+            with suppress(OSError):
                 os.unlink(temporary)
+            with suppress(OSError):
+                os.rmdir(folder)
+            raise
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
 
     def _make(self, folder: str) -> None:
         """The folder of one embedding, and the root where this is the first."""

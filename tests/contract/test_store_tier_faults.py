@@ -107,7 +107,7 @@ def test_a_full_second_tier_drops_the_copy_counts_it_and_rests(
     moved = tiers.store.embeddings.move(5)
     assert (moved.demoted, moved.failed, moved.more) == (0, 1, False)
     assert "was not moved: no room left" in caplog.text
-    assert tiers.names(tiers.l2) == set()
+    assert list(tiers.l2.iterdir()) == []
     assert tiers.hits(keys) == [True] * 4
     assert tiers.store.embeddings.move(5).failed == 0  # it rests, and asks the disk again later
     assert tiers.store.embeddings.stats().totals.failed_moves == 1

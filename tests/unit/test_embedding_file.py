@@ -149,7 +149,7 @@ def test_a_failed_write_leaves_nothing(folder: EmbeddingFolder, monkeypatch: pyt
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(BlobSpaceFull):
         folder.publish(_ref(), memoryview(_data(_ref())), {})
-    assert list(folder.path(KEY).parent.iterdir()) == []
+    assert not folder.path(KEY).parent.exists()
 
 
 def test_a_foreign_folder_below_the_root_is_left_alone(folder: EmbeddingFolder) -> None:
