@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +18,7 @@ from epd.contracts.media import AudioTrackMode, Modality, Source
 from epd.contracts.messages import FetchMessage
 from epd.identity import content_digest, download_key
 from tasks.flow.decode_item import decode_item
+from tasks.flow.download_flight import take_off
 
 IMAGE, VIDEO, AUDIO = Modality.IMAGE, Modality.VIDEO, Modality.AUDIO
 
@@ -172,6 +174,27 @@ def test_a_flyer_that_finds_no_room_keeps_its_flight_and_passes_it_on_at_its_end
     assert error is not None
     assert error.code == "blob_space_full"
     assert bench.outbox.fetches[-1].job_id == waiter.job_id
+
+
+def test_a_flyer_that_dies_is_followed_within_its_lease(tmp_path: Path, site: Site) -> None:
+    """It died with its message, as with a lost broker: the reaper starts one who waits."""
+    bench = Bench(tmp_path, flight_lease=0.3)
+    dead, waiters = bench.job((IMAGE, site.source)), [bench.job((IMAGE, site.source)) for _ in range(2)]
+    assert take_off(bench.context, dead, dead.items[0])
+    for waiter in waiters:
+        bench.fetch(waiter)
+    assert site.hits == 0
+    bench.store.jobs.close(dead.job_id, PartRecord(state=State.CANCELLED))
+    end = time.monotonic() + 5
+    while not (orphans := bench.store.flights.orphans()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    (again,) = map(FetchMessage.from_json, orphans)
+    bench.fetch(again)
+    assert site.hits == 1
+    decode_item(bench.context, bench.outbox.decodes[0])
+    complete_all(bench)
+    assert {bench.part(waiter, "0.image").state for waiter in waiters} == {State.DONE}
 
 
 def test_an_expired_flyer_passes_its_flight_on(tmp_path: Path, site: Site) -> None:
