@@ -53,7 +53,7 @@ class HandoffLayer:
         wait = _WAIT.fullmatch(scope["query_string"])
         if wait is None or int(wait[1] or 0) > self._services.settings.max_wait:
             return None
-        return request_id if _ID.match(request_id) else None
+        return request_id if _ID.fullmatch(request_id) else None
 
 
 async def _answer(looks: HandoffLooks, request_id: str) -> Response | None:

@@ -12,6 +12,7 @@ from rich.markup import escape
 from epd.cli.cache import cache_app
 from epd.cli.doctor import doctor
 from epd.cli.encode import encode
+from epd.cli.handoff import handoff
 from epd.cli.status import models, status
 from epd.cli.up import up
 from epd.client import Unreachable
@@ -45,7 +46,7 @@ def _options(
     """Options of the command itself; each command has its own."""
 
 
-for command in (encode, status, models, doctor, up):
+for command in (encode, status, models, handoff, doctor, up):
     typer_app.command()(command)
 typer_app.add_typer(cache_app, name="cache")
 

@@ -14,8 +14,8 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 from epd.contracts.metadata import Metadata
 from epd.contracts.wire import Wire
 
-#: Characters of a request id: what engines use, and safe in a path and a key.
-REQUEST_ID = r"^[A-Za-z0-9._:-]{1,128}$"
+#: Characters of a request id: what engines use, and safe in a path (no ``..``) and a key.
+REQUEST_ID = r"^[A-Za-z0-9_][A-Za-z0-9._:-]{0,127}$"
 MAX_ITEMS = 1024
 #: Runs of placeholders of one item: a frame each for Qwen3-VL, whose published limit is 768 frames.
 MAX_SPANS = 4096

@@ -106,3 +106,14 @@ def test_metadata_given_along_is_of_the_key() -> None:
 def test_a_slice_holds_rows(rows: dict[str, int]) -> None:
     with pytest.raises(ValidationError):
         Slice.model_validate({"key": KEY} | rows)
+
+
+def test_an_item_takes_a_few_hundred_bytes() -> None:
+    """With every field of an image that a large encoder has; docs/handoff.md states the figures."""
+    image = known(
+        encoder="qwen3-vl-8b-vision", dtype="bfloat16", token_count=2040, grid_thw=(1, 68, 120), hidden=16384,
+        deepstack_levels=3, original_size=(1920, 1080), source_frames=1, weights_digest="d" * 64,
+    )  # fmt: skip
+    item = HandoffItem(offset=123456, length=2040, metadata=image)
+    assert 400 < len(item.to_json()) <= 560
+    assert len(Placement(key=KEY, offset=123456, length=2040).to_json()) <= 110
