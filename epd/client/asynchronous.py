@@ -14,7 +14,7 @@ import httpx
 from epd.client import calls
 from epd.client.calls import Answer, Call, Unreachable
 from epd.client.items import ItemLike, Prepared, prepare
-from epd.client.tensors import Form, read_embedding, read_slices
+from epd.client.tensors import NO_SLICES, Form, read_embedding, read_slices
 from epd.contracts.answers import EventAnswer, JobAnswer, MediaAnswer, ModelsAnswer, StatusAnswer
 from epd.contracts.cache import CachedAnswer
 from epd.contracts.errors import DeadlineExceeded
@@ -140,7 +140,8 @@ class AsyncClient:
 
         All or none: raises ``NotFound`` naming each key that is not there.
         """
-        return read_slices(await self._send(calls.get_slices(slices)), len(slices), form)
+        body = await self._send(calls.get_slices(slices)) if slices else NO_SLICES
+        return read_slices(body, len(slices), form)
 
     async def cached(
         self,

@@ -13,7 +13,7 @@ from epd.client import calls
 from epd.client.calls import Call
 from epd.client.exchange import Exchange
 from epd.client.items import ItemLike, Prepared, prepare
-from epd.client.tensors import Form, read_embedding, read_slices
+from epd.client.tensors import NO_SLICES, Form, read_embedding, read_slices
 from epd.contracts.answers import EventAnswer, JobAnswer, MediaAnswer, ModelsAnswer, StatusAnswer
 from epd.contracts.cache import CachedAnswer
 from epd.contracts.errors import DeadlineExceeded
@@ -133,7 +133,8 @@ class Client:
 
         All or none: raises ``NotFound`` naming each key that is not there.
         """
-        return read_slices(self._send(calls.get_slices(slices)), len(slices), form)
+        body = self._send(calls.get_slices(slices)) if slices else NO_SLICES
+        return read_slices(body, len(slices), form)
 
     def cached(
         self,

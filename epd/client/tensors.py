@@ -12,6 +12,9 @@ from epd.contracts.errors import Internal
 #: How to hand out an embedding: a numpy array, a torch tensor, or the safetensors bytes themselves.
 Form = Literal["numpy", "torch", "safetensors"]
 
+#: What a server would answer to no slices at all: a safetensors body without a tensor.
+NO_SLICES = (8).to_bytes(8, "little") + b"{}      "
+
 _TENSOR = "ec_cache"
 _NUMPY_TYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),

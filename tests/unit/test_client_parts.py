@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save
+from safetensors.torch import load, save
 
 from epd.client import AsyncClient, Client, Unreachable, calls
 from epd.client.calls import Answer
 from epd.client.items import guess_type, prepare
-from epd.client.tensors import read_embedding
+from epd.client.tensors import read_embedding, read_slices
 from epd.contracts import errors
 from epd.contracts.job import State
 
@@ -150,3 +150,21 @@ def test_an_embedding_is_read_without_loss(dtype: torch.dtype) -> None:
 def test_a_body_without_the_tensor_is_refused() -> None:
     with pytest.raises(errors.Internal, match="ec_cache"):
         read_embedding(save({"other": torch.zeros(1)}), "numpy")
+
+
+def test_slices_are_read_in_their_order() -> None:
+    rows = [torch.randn(count, 4) for count in (3, 1, 2)]
+    body = save({str(number): each for number, each in reversed(list(enumerate(rows)))})
+    for found, wanted in zip(read_slices(body, 3, "numpy"), rows, strict=True):
+        assert np.array_equal(found, wanted.numpy())
+    assert all(map(torch.equal, read_slices(body, 3, "torch"), rows))
+    with pytest.raises(errors.Internal, match="'3'"):
+        read_slices(body, 4, "numpy")
+
+
+def test_no_slices_need_no_server() -> None:
+    """A prompt that the prefix cache covers whole."""
+    with Client("http://127.0.0.1:9") as client:
+        assert client.slices([]) == []
+        assert client.slices([], form="torch") == []
+        assert load(client.slices([], form="safetensors")) == {}
