@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,6 +74,31 @@ def rest_of(client: socket.socket) -> bytes:
         whole += piece
     client.close()
     return bytes(whole)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_no_row_is_copied_into_the_servers_memory(fleet: Fleet, method: str) -> None:
+    server = fleet.serve()
+    key, _ = put(fleet, 1)
+    body = json.dumps({"slices": [{"key": key}, {"key": key, "start": 5}]}) if method == "POST" else ""
+    target = "/v1/embeddings/slices" if method == "POST" else f"/v1/embeddings/{key}"
+    head = (
+        f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    sink = bytearray(1 << 16)
+    for traced in (False, True):  # the first one builds routes and connections
+        if traced:
+            tracemalloc.start()
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.settimeout(30)
+            client.sendall(head.encode() + body.encode())
+            received = 0
+            while count := client.recv_into(sink):
+                received += count
+        assert received > ROWS * HIDDEN * 4
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 512 << 10, "a piece of 1 MiB was copied"
 
 
 def test_an_embedding_that_is_removed_while_it_is_sent_comes_whole(fleet: Fleet) -> None:
