@@ -18,9 +18,10 @@ from workers.limits import fetch_limits
 
 logger = logging.getLogger(__name__)
 
-#: Seconds by which a download may be older than a request that shares it, while what it was for is still in
-#: the making: the requests of one moment do not all come in the same millisecond.
-SAME_MOMENT = 1.0
+#: Seconds by which a download may be older than a request that shares it, as long as what it was for is still
+#: in the making: who misses a key while it is made joins its flight, and that has one download. The bound is
+#: for content that changes while a long queue is worked off.
+SAME_FLIGHT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def _resolve_url(context: Context, message: FetchMessage, item: Item, look_up: L
 
 def _is_current(context: Context, message: FetchMessage, memo: SourceMemo, known: Found) -> bool:
     """Whether the URL need not be asked for: it was since the request came, or the memo is fresh."""
-    grace = 0.0 if known.complete else SAME_MOMENT
+    grace = 0.0 if known.complete else SAME_FLIGHT
     if memo.fetched_at >= message.enqueued_at - grace:
         return True
     return is_fresh(memo, url_ttl=context.settings.url_ttl, now=context.clock())

@@ -19,6 +19,7 @@ from epd.contracts.messages import FetchMessage
 from epd.identity import content_digest, download_key
 from tasks.flow.decode_item import decode_item
 from tasks.flow.download_flight import take_off
+from tasks.flow.source import SAME_FLIGHT
 
 IMAGE, VIDEO, AUDIO = Modality.IMAGE, Modality.VIDEO, Modality.AUDIO
 
@@ -211,11 +212,11 @@ def test_an_expired_flyer_passes_its_flight_on(tmp_path: Path, site: Site) -> No
 
 def test_a_download_just_before_is_shared_while_its_embedding_is_made(bench: Bench, site: Site) -> None:
     bench.fetch(bench.job((IMAGE, site.source)))
-    bench.now += 1.5  # the next request came half a second after the download began
+    bench.now += SAME_FLIGHT  # a second less than that passed between download and request
     bench.fetch(bench.job((IMAGE, site.source)))
     assert site.hits == 1
     assert len(bench.outbox.decodes) == 1
-    bench.now += 1
+    bench.now += 1.5
     bench.fetch(bench.job((IMAGE, site.source)))
     assert site.hits == 2, "this server has no validators, so it cannot say that nothing has changed"
     assert len(bench.outbox.decodes) == 1
