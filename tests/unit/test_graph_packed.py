@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own habit
 
 from gpu_worker.encoders import qwen_parts
-from gpu_worker.encoders.base import Encoder
-from gpu_worker.encoders.graph_form import Capturable
+from gpu_worker.encoders.base import Encoder, Inputs
+from gpu_worker.encoders.graph_form import Capturable, GraphForm, SegmentRule
 from gpu_worker.encoders.segments import Segments
-from gpu_worker.engine.graphs.bucket import make_bucket
-from gpu_worker.engine.graphs.buffers import StaticBuffers
+from gpu_worker.engine.graphs.bucket import fits, make_bucket
+from gpu_worker.engine.graphs.buffers import StaticBuffers, load_of
 from gpu_worker.engine.graphs.twin import TwinBackend
 from tests.unit.graph_kit import EvenBackend, graph_plan, pictures_of, poisoned, warm_runner
 from tests.unit.tiny_checkpoints import tiny_encoder
@@ -135,9 +137,33 @@ def test_padding_is_cut_into_segments_of_its_own(tmp_path: Path) -> None:
     units = inputs.tensors["patches"].shape[0]
     buffers.fill(bucket, inputs)
     frames = TwinBackend().lengths(view["frame_offsets"], 512)
-    assert frames == (units, 512 - units)
+    # The padding is cut to the typical length: in one piece its rows would cost more than real ones.
+    assert frames == (units, 256, 512 - units - 256)
     windows = TwinBackend().lengths(view["window_offsets"], 64)
     assert windows[: len(inputs.layout["windows"])] == inputs.layout["windows"]
     assert sum(windows) == 512
     assert sorted(view["restore"].tolist()) == list(range(128))
     assert not view["patches"][units:].any()
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), units=st.integers(64, 4096))
+def test_padding_fits_into_the_free_segments_whatever_the_batch_is(data: st.DataObject, units: int) -> None:
+    rule = SegmentRule(lengths="l", longest=data.draw(st.sampled_from([None, 64, 300])), typical=50)
+    form = GraphForm(units="rows", segments={"offsets": rule})
+    bucket = make_bucket(form, units)
+    lengths = data.draw(st.lists(st.integers(1, 64), min_size=1, max_size=40))
+    inputs = Inputs(
+        tensors={
+            "rows": torch.ones(sum(lengths)),
+            "offsets": torch.tensor([0, *lengths]).cumsum(0).to(torch.int32),
+        },
+        layout={"l": tuple(lengths)},
+    )
+    if not fits(load_of(form, inputs), bucket):
+        return
+    buffers = StaticBuffers(form, inputs, bucket)
+    buffers.fill(bucket, inputs)
+    found = TwinBackend().lengths(buffers.view(bucket)["offsets"], bucket.segments[0].longest)
+    assert found[: len(lengths)] == tuple(lengths)
+    assert sum(found) == units

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gpu_worker.encoders.base import Inputs
 from gpu_worker.encoders.graph_form import GraphForm
-from gpu_worker.engine.graphs.bucket import Bucket, Load
+from gpu_worker.engine.graphs.bucket import Bucket, Load, SegmentRoom
 
 
 class StaticBuffers:
@@ -38,13 +38,14 @@ class StaticBuffers:
     def fill(self, bucket: Bucket, inputs: Inputs) -> None:
         """Copy a batch that fits in, and pad it. Nothing is read back from the device."""
         units = inputs.tensors[self._form.units].shape[0]
-        longest = {room.name: room.longest for room in bucket.segments}
+        rooms = {room.name: room for room in bucket.segments}
         for name, static in self.view(bucket).items():
             given = inputs.tensors[name]
             static[: given.shape[0]].copy_(given)
             tail = static[given.shape[0] :]
-            if name in longest:
-                _end_offsets(tail, first=units, step=longest[name], last=bucket.units)
+            if name in rooms:
+                step = self._padding_step(rooms[name], tail.numel(), bucket.units - units)
+                _end_offsets(tail, first=units, step=step, last=bucket.units)
             elif name in self._form.indices:
                 _count_up(tail, given.shape[0], 1)
             else:
@@ -58,6 +59,14 @@ class StaticBuffers:
         if name in self._form.per_segment:
             return counts[self._form.per_segment[name]]
         return bucket.units // self._form.indices.get(name, 1)
+
+    def _padding_step(self, room: SegmentRoom, free: int, padding: int) -> int:
+        """Units of each segment of padding: the typical number, or more where too few segments are free.
+
+        Attention costs a row as much as its segment is long, so padding is not left in one piece.
+        """
+        least = -(-padding // free) if free else 1
+        return min(room.longest, max(self._form.segments[room.name].typical, least))
 
 
 def load_of(form: GraphForm, inputs: Inputs) -> Load:
