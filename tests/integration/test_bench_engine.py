@@ -12,6 +12,7 @@ import pytest
 import torch
 from transport_kit import ROOT
 
+from bench.engine import resizing
 from bench.engine.checkpoint import Size, load_random
 from bench.engine.rig import EngineRig, NotingRunner
 from epd.contracts.errors import EncodeFailed
@@ -62,3 +63,9 @@ def test_an_item_that_fails_ends_the_measurement(tmp_path: Path) -> None:
             rig.together([slot])
     finally:
         rig.close()
+
+
+def test_both_ways_of_a_resize_are_timed() -> None:
+    figures = resizing.measure(torch.zeros(1, 300, 400, 3, dtype=torch.uint8))
+    assert figures.keys() == {"pillow_ms", "tensor_ms"}
+    assert all(0 < best <= median for best, median in figures.values())
