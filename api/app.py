@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import uuid
 from collections.abc import AsyncIterator
@@ -75,6 +76,7 @@ def create_app(
     Raises:
         SettingsError: a setting or the config file is wrong; it is named.
     """
+    whole_process = settings is None
     settings = settings or read_settings()
     config = config or load_config(settings.config)
     configure_logging(settings.log_level)
@@ -112,7 +114,18 @@ def create_app(
     for router in _ROUTERS:
         app.include_router(router)
     install_schemas(app)
+    if whole_process:
+        _spare_from_collection()
     return app
+
+
+def _spare_from_collection() -> None:
+    """Take what is loaded by now out of the garbage collector's rounds: it lives as long as the process.
+
+    A full round over 100 000 objects held the event loop up for 0.2 s on a busy machine.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @asynccontextmanager

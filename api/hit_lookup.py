@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,9 +11,12 @@ from epd.contracts.job import PartId
 from epd.contracts.media import AudioTrackMode, Item, ItemOptions, Modality
 from epd.contracts.metadata import Entry
 from epd.lookup import Needs, is_silent, needs_of
+from epd.recent import Recent
 
 #: Items whose needs are kept, some 1 KB each.
 _LIMIT = 8192
+
+_Known = Recent[tuple[str, Modality, ItemOptions], Needs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class NeedsMemory:
     """
 
     def __init__(self, limit: int = _LIMIT) -> None:
-        """Keep ``limit`` needs of each model; the least recently used go."""
+        """Keep ``limit`` needs of each model of the config."""
         self._limit = limit
         self._models: dict[str, tuple[Mapping[Modality, EncoderCard], _Known]] = {}
 
@@ -61,15 +63,8 @@ class NeedsMemory:
         """As ``needs_of`` for items with their digests; ``name`` is the model's in the config."""
         before = self._models.get(name)
         if before is None or before[0] != cards:
-            before = self._models[name] = (cards, OrderedDict())
-        memory = before[1]
-        needs = [_remembered(memory, item, digest, model, cards) for item, digest in known]
-        while len(memory) > self._limit:
-            memory.popitem(last=False)
-        return needs
-
-
-_Known = OrderedDict[tuple[str, Modality, ItemOptions], Needs]
+            before = self._models[name] = (cards, Recent(self._limit))
+        return [_remembered(before[1], item, digest, model, cards) for item, digest in known]
 
 
 def _remembered(
@@ -78,8 +73,8 @@ def _remembered(
     question = (digest, item.modality, item.options)
     needs = memory.get(question)
     if needs is None:
-        needs = memory[question] = needs_of(item, digest, model=model, cards=cards)
-    memory.move_to_end(question)
+        needs = needs_of(item, digest, model=model, cards=cards)
+        memory.put(question, needs)
     return needs
 
 
@@ -89,7 +84,7 @@ def item_hits(
     """The items' hits; None where one lacks an entry, or fails by what its entry says (``audio_track``)."""
     hits: list[ItemHit] = []
     for item, need in zip(items, needs, strict=True):
-        main = entries[need.main.key]
+        main = entries.get(need.main.key)
         if main is None:
             return None
         audio: Entry | None = None
@@ -97,7 +92,7 @@ def item_hits(
             if item.options.audio_track is AudioTrackMode.REQUIRE:
                 return None
         elif need.audio is not None:
-            audio = entries[need.audio.key]
+            audio = entries.get(need.audio.key)
             if audio is None:
                 return None
         hits.append(ItemHit(item, main, audio))

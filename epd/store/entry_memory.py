@@ -6,12 +6,12 @@ that was replaced, cut or written to differs in one of these, and is checked as 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from epd.contracts.errors import NotFound
 from epd.contracts.metadata import Entry
+from epd.recent import Recent
 from epd.store.embedding_folder import EmbeddingFolder, FileStamp
 from epd.store.entry_text import read_entry
 
@@ -30,17 +30,15 @@ class EntryMemory:
     """Checks entries against the files of L1; not thread-safe, for one event loop."""
 
     def __init__(self, folder: EmbeddingFolder, *, limit: int = LIMIT) -> None:
-        """Keep ``limit`` entries, the least recently used one goes."""
+        """Keep ``limit`` entries."""
         self._folder = folder
-        self._limit = limit
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._known: Recent[str, _Known] = Recent(limit)
 
     def checked(self, key: str, text: str) -> Entry | None:
         """The entry of a text of the index, the same object while nothing has changed; None: not usable."""
         stamp = self._folder.stamp(key)
         known = self._known.get(key)
         if known is not None and (known.text, known.stamp) == (text, stamp):
-            self._known.move_to_end(key)
             return known.entry
         try:
             entry = read_entry(key, text)
@@ -48,14 +46,8 @@ class EntryMemory:
         except (ValueError, NotFound):
             return None
         if stamp is not None:
-            self._keep(key, _Known(text, stamp, entry))
+            self._known.put(key, _Known(text, stamp, entry))
         return entry
-
-    def _keep(self, key: str, known: _Known) -> None:
-        self._known[key] = known
-        self._known.move_to_end(key)
-        if len(self._known) > self._limit:
-            self._known.popitem(last=False)
 
 
 class EntryTexts:
@@ -64,16 +56,13 @@ class EntryTexts:
     def __init__(self, make: Callable[[Entry], str], *, limit: int = LIMIT) -> None:
         """``make`` gives the text of an entry; ``limit`` texts are kept."""
         self._make = make
-        self._limit = limit
-        self._known: OrderedDict[str, tuple[Entry, str]] = OrderedDict()
+        self._known: Recent[str, tuple[Entry, str]] = Recent(limit)
 
     def of(self, entry: Entry) -> str:
         """The text of an entry."""
-        key = entry.ref.key
-        known = self._known.get(key)
-        if known is None or known[0] is not entry:
-            known = self._known[key] = (entry, self._make(entry))
-            if len(self._known) > self._limit:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
-        return known[1]
+        known = self._known.get(entry.ref.key)
+        if known is not None and known[0] is entry:
+            return known[1]
+        text = self._make(entry)
+        self._known.put(entry.ref.key, (entry, text))
+        return text

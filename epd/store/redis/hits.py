@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
@@ -10,6 +9,7 @@ from epd.contracts.card import EncoderCard
 from epd.contracts.job import JobRecord, PartId, PartRecord
 from epd.contracts.metadata import Entry
 from epd.contracts.wire import Wire
+from epd.recent import Recent
 from epd.store import keys
 from epd.store.entry_memory import EntryMemory, EntryTexts
 from epd.store.hits import Facts
@@ -79,16 +79,14 @@ class _Read(Generic[Record]):
 
     def __init__(self, kind: type[Record], limit: int) -> None:
         self._kind = kind
-        self._limit = limit
-        self._known: OrderedDict[str, Record | None] = OrderedDict()
+        self._known: Recent[str, Record] = Recent(limit)
 
     def record(self, text: str | None) -> Record | None:
         if text is None:
             return None
-        if text in self._known:
-            self._known.move_to_end(text)
-            return self._known[text]
-        record = self._known[text] = read_record(self._kind, text)
-        if len(self._known) > self._limit:
-            self._known.popitem(last=False)
+        record = self._known.get(text)
+        if record is None:
+            record = read_record(self._kind, text)
+            if record is not None:
+                self._known.put(text, record)
         return record

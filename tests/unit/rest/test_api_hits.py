@@ -143,6 +143,30 @@ def test_other_cards_make_other_keys(rest: Rest) -> None:
     assert rest.encode(PNG)["items"][0]["embedding"]["key"] == first
 
 
+def test_what_was_true_before_is_asked_again(make_rest: MakeRest) -> None:
+    """A URL's content and its embedding are those of now, however often they were answered before."""
+    rest = make_rest(url_ttl=60)
+    cat = {"type": "image", "url": "http://media.test/cat.png"}
+    digest = content_digest(cat["url"].encode())
+
+    def say(digest: str) -> None:
+        memo = SourceMemo(digest=digest, fetched_at=time.time(), nbytes=1)
+        rest.store.sources.put(source_key(cat["url"]), memo)
+
+    key = rest.encode(cat)["items"][0]["embedding"]["key"]
+    say(digest)
+    for _ in range(3):
+        assert rest.encode(cat)["items"][0]["embedding"]["key"] == key
+    assert len(rest.worker.published) == 1
+    say(content_digest(b"another cat"))
+    rest.encode(cat)
+    assert len(rest.worker.published) == 2
+    say(digest)
+    rest.store.embeddings.remove([key])
+    assert rest.encode(cat)["items"][0]["cached"] is False
+    assert len(rest.worker.published) == 3
+
+
 @pytest.mark.parametrize("bound", ["MAX_BODY", "MAX_ITEMS"])
 def test_long_requests_are_left_to_the_route(
     make_rest: MakeRest, monkeypatch: pytest.MonkeyPatch, bound: str
