@@ -26,7 +26,7 @@ def _memory(workers: list[WorkerAnswer]) -> Table:
 
 
 def _graphs(workers: list[WorkerAnswer]) -> Table:
-    columns = ("worker", "encoder", "graphs", "replayed", "too large", "eager was cheaper", "padding")
+    columns = ("worker", "encoder", "graphs", "replayed", "no graph fits", "eager was cheaper", "padding")
     table = plain_table(*columns, title="captured forwards")
     for one in workers:
         for encoder in _captured(one):
