@@ -19,16 +19,18 @@ LEAST_TTFT, LEAST_THROUGHPUT = 8.0, 2.0
 _CORES = 2
 _DIGITS = 3
 
+_MS = round(1000 * DELAY)
+
 _NOTE = (
     "colocated: fetch, decode, preprocess, encode and prefill in one process (PIL, published "
-    "processor and model, one request at a time through the model, a worker a core with one torch "
-    "thread, downloads beside them); three processes: epd as epd up starts it, Prefill, Decode; one "
-    "side after the other on the same cores, with load generator and web server on them too; "
-    "float32, random weights; throughput: requests a second with 8 open; ttft: planned (Poisson) "
-    "arrivals at the colocated side's own throughput of that mix, from the planned time; 1 to "
-    f"{MOST_IMAGES} images of {SIZE[0]}x{SIZE[1]} a request, at most {ROWS} rows each, by URL from a "
-    f"server with {DELAY * 1000:.0f} ms delay; repeated: {PHOTOS} files, each asked for before; "
-    "distinct: no file twice"
+    "processor and model, one request at a time through the model, downloads beside it); three "
+    "processes: epd as epd up starts it, Prefill, Decode; both: a worker a core with one torch "
+    "thread, for the model, or for prefill; the encoder has one more; one side after the other on "
+    "the same cores, with load generator and web server on them too; float32, random weights; "
+    "throughput: requests a second with 8 open; ttft: planned (Poisson) arrivals at the colocated "
+    f"side's own throughput of that mix, from the planned time; 1 to {MOST_IMAGES} images of "
+    f"{SIZE[0]}x{SIZE[1]} a request, at most {ROWS} rows each, by URL from a server with {_MS} "
+    f"ms delay; repeated: {PHOTOS} files, each asked for before; distinct: no file twice"
 )
 
 
@@ -38,7 +40,6 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of sentences")
     parser.add_argument("--requests", type=int, default=32, help="in each load")
     parser.add_argument("--url-ttl", type=float, default=0.0, help="EPD_URL_TTL; 0: ask each time")
-    parser.add_argument("--threads", type=int, default=_CORES, help="torch threads of Prefill")
     options = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))[:_CORES]
     os.sched_setaffinity(0, cores)  # for every process that this one starts
@@ -47,11 +48,10 @@ def main() -> None:
         options.requests,
         cores=len(cores),
         url_ttl=options.url_ttl,
-        threads=options.threads,
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )
     told = _told(figures)
-    extra = {"url_ttl": options.url_ttl, "prefill_threads": options.threads, "cores": len(cores)}
+    extra = {"url_ttl": options.url_ttl, "cores": len(cores)}
     told |= extra | {"load_average_before": before, "note": _NOTE}
     sys.stdout.write(json.dumps(told) + "\n" if options.json else _text(told))
     good = told["ttft_ratio"] >= LEAST_TTFT and told["throughput_ratio"] >= LEAST_THROUGHPUT

@@ -42,9 +42,7 @@ class TtftFigures:
     differing: int
 
 
-def measure(
-    requests: int, *, cores: int, url_ttl: float, threads: int, say: Callable[[str], None]
-) -> TtftFigures:
+def measure(requests: int, *, cores: int, url_ttl: float, say: Callable[[str], None]) -> TtftFigures:
     """Measure with so many requests in each load."""
     with tempfile.TemporaryDirectory(prefix="epd-ttft-") as name, served(photos(PHOTOS)) as site:
         folder = Path(name)
@@ -53,7 +51,7 @@ def measure(
         one, first = _loads(colocated(checkpoint, cores), site, requests, {}, say)
         rates = {mix: figures.throughput for mix, figures in one.items()}
         three, again = _loads(
-            separate(checkpoint, folder, site, url_ttl=url_ttl, threads=threads), site, requests, rates, say
+            separate(checkpoint, folder, site, url_ttl=url_ttl, workers=cores), site, requests, rates, say
         )
         planned = [r for mix in Mix for r in Requests(site).of(mix, requests, _ARRIVING)]
         return TtftFigures(

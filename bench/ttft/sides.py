@@ -48,8 +48,8 @@ def colocated(checkpoint: Path, cores: int) -> Iterator[Side]:
 
 
 @contextmanager
-def separate(checkpoint: Path, folder: Path, site: str, *, url_ttl: float, threads: int) -> Iterator[Side]:
-    """Epd as ``epd up`` starts it, a Prefill and a Decode."""
+def separate(checkpoint: Path, folder: Path, site: str, *, url_ttl: float, workers: int) -> Iterator[Side]:
+    """The stack as ``epd up`` starts it, a Prefill and a Decode, of so many workers with a thread each."""
     config = folder / "epd.toml"
     config.write_text(
         f'default_model = "qwen"\n[encoders.qwen]\nfamily = "qwen2_5_vl"\npath = "{checkpoint}"\n'
@@ -66,7 +66,7 @@ def separate(checkpoint: Path, folder: Path, site: str, *, url_ttl: float, threa
         stack.wait_ready()
         kv = stack.media_dir / "kv"
         kv.mkdir()
-        with EnginePair(epd=stack.api_url, kv=kv, checkpoints={"qwen": checkpoint}, threads=threads) as pair:
+        with EnginePair(epd=stack.api_url, kv=kv, checkpoints={"qwen": checkpoint}, workers=workers) as pair:
             decoded: list[Future[Any]] = []
 
             def ask(request: Request) -> Future[Any]:

@@ -22,11 +22,11 @@ PATIENCE = 60.0
 class Decode:
     """Runs sequences from their first tokens to their ends."""
 
-    def __init__(self, epd: Client, languages: Mapping[str, Language], kv: Path) -> None:
+    def __init__(self, epd: Client, languages: Mapping[str, Language], kv: Path, workers: int = 1) -> None:
         self._epd = epd
         self._languages = languages
         self._kv = kv
-        self._device = threading.Lock()
+        self._device = threading.Semaphore(workers)
 
     def answer(self, request: Line) -> Line:
         """All tokens of each sequence, and what they say."""
@@ -50,7 +50,7 @@ def main() -> None:
     languages = load_languages(options.checkpoints)
     allow_only(options.epd)
     with Client(options.epd) as epd:
-        serve(Decode(epd, languages, options.kv).answer)
+        serve(Decode(epd, languages, options.kv, options.workers).answer)
 
 
 if __name__ == "__main__":

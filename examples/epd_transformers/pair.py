@@ -87,9 +87,9 @@ class Engine:
 class EnginePair:
     """Prefill and Decode with the same checkpoints, by the names of their encoders in epd.toml."""
 
-    def __init__(self, *, epd: str, kv: Path, checkpoints: Mapping[str, Path], threads: int = 1) -> None:
+    def __init__(self, *, epd: str, kv: Path, checkpoints: Mapping[str, Path], workers: int = 1) -> None:
         names = [f"{name}={folder}" for name, folder in checkpoints.items()]
-        arguments = ["--epd", epd, "--kv", str(kv), "--threads", str(threads), *names]
+        arguments = ["--epd", epd, "--kv", str(kv), "--workers", str(workers), *names]
         self._engines = [Engine(f"{_PACKAGE}.{module}", *arguments) for module in ("prefill", "decode")]
 
     def __enter__(self) -> EnginePair:

@@ -26,11 +26,11 @@ from examples.epd_transformers.sequence import Begun, Language, Part, save_cache
 class Prefill:
     """Runs prompts up to their first tokens."""
 
-    def __init__(self, epd: Client, languages: Mapping[str, Language], kv: Path) -> None:
+    def __init__(self, epd: Client, languages: Mapping[str, Language], kv: Path, workers: int = 1) -> None:
         self._epd = epd
         self._languages = languages
         self._kv = kv
-        self._device = threading.Lock()
+        self._device = threading.Semaphore(workers)
 
     def answer(self, request: Line) -> Line:
         """The first token of each sequence; by then Decode can have all that it needs."""
@@ -118,7 +118,8 @@ def main() -> None:
     """Serve requests until the input ends."""
     options = read_options("prefill")
     with Client(options.epd) as epd:
-        serve(Prefill(epd, load_languages(options.checkpoints), options.kv).answer)
+        prefill = Prefill(epd, load_languages(options.checkpoints), options.kv, options.workers)
+        serve(prefill.answer)
 
 
 if __name__ == "__main__":
