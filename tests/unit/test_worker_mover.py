@@ -27,7 +27,8 @@ def test_files_move_while_it_runs(tiers: Tiers) -> None:
     thread = MoverThread(tiers.store.embeddings)
     thread.start()
     keys = tiers.put(1, 2, 3, 4)
-    wait_until(lambda: keys[0] in tiers.names(tiers.l2) and keys[0] not in tiers.names(tiers.l1))
+    below, above = tiers.file(tiers.l2, keys[0]), tiers.file(tiers.l1, keys[0])
+    wait_until(lambda: below.exists() and not above.exists())
     assert tiers.hits(keys[:1]) == [True]
     wait_until(lambda: tiers.store.embeddings.stats().totals.promotions == 1)
     thread.stop()
