@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tasks_kit import Bench, make_videos, png
+from gated_site import Site, complete_all, fetch_during, flies, gated_site
+from tasks_kit import Bench, png
 
 from epd.contracts.job import PartId, PartRecord, State
-from epd.contracts.media import AudioTrackMode, Modality, Source
+from epd.contracts.media import Modality
 from epd.contracts.messages import FetchMessage
-from epd.identity import content_digest, download_key
+from epd.identity import content_digest
 from tasks.flow.decode_item import decode_item
 from tasks.flow.download_flight import take_off
 from tasks.flow.source import SAME_FLIGHT
@@ -24,81 +21,15 @@ from tasks.flow.source import SAME_FLIGHT
 IMAGE, VIDEO, AUDIO = Modality.IMAGE, Modality.VIDEO, Modality.AUDIO
 
 
-class Site(ThreadingHTTPServer):
-    """Answers without validators, and holds each answer back until the gate is open."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Pages)
-        self.body, self.status = png(), 200
-        self.hits = 0
-        self.entered, self.gate = threading.Event(), threading.Event()
-        self.gate.set()
-
-    @property
-    def source(self) -> Source:
-        return Source(url=f"http://127.0.0.1:{self.server_port}/a")
-
-
-class Pages(BaseHTTPRequestHandler):
-    server: Site
-
-    def do_GET(self) -> None:
-        self.server.hits += 1
-        self.server.entered.set()
-        assert self.server.gate.wait(20)
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", str(len(self.server.body)))
-        self.end_headers()
-        self.wfile.write(self.server.body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
 @pytest.fixture
 def site() -> Iterator[Site]:
-    server = Site()
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    yield server
-    server.gate.set()
-    server.shutdown()
-    server.server_close()
-    thread.join(5)
+    with gated_site() as server:
+        yield server
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def videos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    return make_videos(tmp_path_factory.mktemp("videos"))
-
-
-def fetch_during(bench: Bench, site: Site, flyer: FetchMessage, others: list[FetchMessage]) -> None:
-    """Fetch the others while the flyer's download is held at the server."""
-    site.gate.clear()
-    with ThreadPoolExecutor(1) as pool:
-        flown = pool.submit(bench.fetch, flyer)
-        assert site.entered.wait(20)
-        for other in others:
-            bench.fetch(other)
-        site.gate.set()
-        flown.result(20)
-
-
-def complete_all(bench: Bench, sound: bool | None = None) -> None:
-    for encode in bench.outbox.encodes:
-        present = sound if encode.wanted.track is VIDEO else None
-        bench.complete(encode.wanted, encode.digest, sound=present)
-
-
-def flies(bench: Bench, site: Site, kind: Modality = IMAGE) -> bool:
-    return bench.store.flights.flying([download_key(site.source.url or "", kind)])[0]
 
 
 def test_who_comes_during_a_download_shares_it(bench: Bench, site: Site) -> None:
@@ -248,62 +179,3 @@ def test_what_was_to_be_joined_and_has_ended_is_downloaded_after_all(bench: Benc
     bench.fetch(second)
     assert site.hits == 2
     assert [one.job_id for one in bench.outbox.decodes] == [first.job_id, second.job_id]
-
-
-@pytest.mark.parametrize("kind", ["loud", "silent"])
-def test_a_video_is_downloaded_and_decoded_once(
-    bench: Bench,
-    site: Site,
-    videos: dict[str, bytes],
-    kind: str,
-) -> None:
-    site.body = videos[kind]
-    jobs = [bench.job((VIDEO, site.source)) for _ in range(4)]
-    fetch_during(bench, site, jobs[0], jobs[1:])
-    assert flies(bench, site, VIDEO), "only decoding tells which parts there are"
-    (decode,) = bench.outbox.decodes
-    decode_item(bench.context, decode)
-    assert not flies(bench, site, VIDEO)
-    late = bench.job((VIDEO, site.source))
-    bench.fetch(late)
-    assert site.hits == 1
-    assert len(bench.outbox.decodes) == 1
-    assert {encode.job_id for encode in bench.outbox.encodes} == {jobs[0].job_id}
-    complete_all(bench, sound=kind == "loud")
-    parts = {"0.video", "0.audio"} if kind == "loud" else {"0.video"}
-    for job in [*jobs, late]:
-        assert bench.parts(job) == parts
-        assert {bench.part(job, part).state for part in parts} == {State.DONE}
-
-
-def test_a_file_that_is_no_video_fails_all(bench: Bench, site: Site) -> None:
-    site.body = b"<html></html>"
-    jobs = [bench.job((VIDEO, site.source)) for _ in range(3)]
-    fetch_during(bench, site, jobs[0], jobs[1:])
-    decode_item(bench.context, bench.outbox.decodes[0])
-    errors = [bench.part(job, "0.video").error for job in jobs]
-    assert [error.code for error in errors if error] == ["unsupported_media"] * 3
-    assert site.hits == 1
-
-
-def test_who_insists_on_sound_fails_alone_and_the_others_start_anew(
-    bench: Bench,
-    site: Site,
-    videos: dict[str, bytes],
-) -> None:
-    site.body = videos["silent"]
-    strict = bench.job((VIDEO, site.source), audio_track=AudioTrackMode.REQUIRE)
-    easy = bench.job((VIDEO, site.source))
-    strict_too = bench.job((VIDEO, site.source), audio_track=AudioTrackMode.REQUIRE)
-    fetch_during(bench, site, strict, [easy, strict_too])
-    decode_item(bench.context, bench.outbox.decodes[0])
-    for job in (strict, strict_too):
-        error = bench.part(job, "0.video").error
-        assert error is not None
-        assert error.code == "no_audio_track"
-    (again,) = bench.outbox.fetches
-    assert again.job_id == easy.job_id
-    bench.fetch(again)
-    decode_item(bench.context, bench.outbox.decodes[-1])
-    complete_all(bench, sound=False)
-    assert bench.part(easy, "0.video").state is State.DONE
