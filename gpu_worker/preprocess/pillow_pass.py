@@ -2,7 +2,8 @@
 
 The result is that of the tensor pass, bit for bit. On a processor this takes about half of its work, and no
 thread waits for another between operators: on two cores that other processes kept busy too, a picture of
-1080p took 88 ms like this and 732 ms as tensors, at their best of 15 tries (``python -m bench.engine.resizing``).
+1080p took 88 ms like this and 732 ms as tensors, at their best of 15 tries each (printed by
+``python -m bench.engine.resizing``).
 """
 
 from __future__ import annotations
