@@ -175,14 +175,16 @@ class Bench:
         assert found is not None
         return found
 
-    def complete(self, wanted: Wanted, digest: str, *, sound: bool | None = None) -> None:
+    def complete(
+        self, wanted: Wanted, digest: str, *, sound: bool | None = None, source_bytes: int | None = None
+    ) -> None:
         """What a GPU worker does at the end of an encode."""
         rows = np.zeros((3, 2), np.float32)
         ref = EmbeddingRef(key=wanted.key, shape=(3, 2), dtype="float32", nbytes=rows.nbytes)
         metadata = Metadata(
             embedding_key=wanted.key, content_digest=digest, modality=wanted.track, encoder=wanted.encoder,
             dtype="float32", token_count=3, hidden=2,
-            audio=None if sound is None else AudioTrackInfo(present=sound),
+            audio=None if sound is None else AudioTrackInfo(present=sound), source_bytes=source_bytes,
         )  # fmt: skip
         self.store.embeddings.publish_file(ref, memoryview(rows.tobytes()), {})
         done = Completed(Entry(ref=ref, metadata=metadata), uuid.uuid4().hex, PartId(0, wanted.track), {})

@@ -48,6 +48,7 @@ def test_image(bench: Bench) -> None:
     pixels = np.fromfile(bench.store.blobs.path(encode.raw.blob), np.uint8).reshape(6, 8, 3)
     assert (pixels == (1, 2, 3)).all()
     assert encode.wanted == decode.main
+    assert encode.source_bytes == len(png((1, 2, 3)))
     assert {"fetch_queue", "fetch", "decode_queue", "decode"} <= set(encode.timings)
     assert tally["decode_items"] == 1
 

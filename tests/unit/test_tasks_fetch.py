@@ -120,10 +120,11 @@ def test_the_same_message_twice_flies_twice_and_loses_nothing(bench: Bench) -> N
 def test_304_answers_from_the_memo(bench: Bench, site: Site) -> None:
     first = bench.job((IMAGE, at(site)))
     bench.fetch(first)
-    bench.complete(bench.wanted(first, IMAGE, content_digest(png())), content_digest(png()))
+    wanted = bench.wanted(first, IMAGE, content_digest(png()))
+    bench.complete(wanted, content_digest(png()), source_bytes=len(png()))
     bench.now += 2
     second = bench.job((IMAGE, at(site)))
-    bench.fetch(second)
+    assert bench.fetch(second)[Count.SAVED_BYTES] == len(png())
     assert site.statuses == [200, 304]
     assert bench.part(second, "0.image").cached
 
