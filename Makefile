@@ -18,10 +18,10 @@ SEED ?= 1
 MINUTES ?= 10
 CHAOS_ARGS ?=
 
-.PHONY: help setup demo test up chaos soak lint types contracts check pins clean
+.PHONY: help setup demo example test up chaos soak lint types contracts check pins clean
 
 help:
-	@echo "make setup | demo | test | up | chaos | soak | lint | types | contracts | check | clean"
+	@echo "make setup | demo | example | test | up | chaos | soak | lint | types | contracts | check | clean"
 
 setup: $(STAMP)
 
@@ -38,6 +38,10 @@ $(STAMP): pyproject.toml constraints.txt requirements-demo.txt
 
 demo: $(STAMP)
 	@$(BIN)/python -m demo
+
+# A reference Prefill and Decode beside the stack, against transformers in one process.
+example: $(STAMP)
+	@$(BIN)/python -m examples.epd_transformers
 
 up: $(STAMP)
 	@$(BIN)/python -m demo.weights
