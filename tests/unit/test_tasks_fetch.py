@@ -15,6 +15,7 @@ from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import State
 from epd.contracts.media import Modality, Source
 from epd.identity import content_digest
+from epd.telemetry.counters import Count
 
 IMAGE = Modality.IMAGE
 
