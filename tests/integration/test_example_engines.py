@@ -61,16 +61,16 @@ def test_what_is_said_in_the_sound_and_in_the_video_is_heard(proofs: dict[str, P
             assert word_error_rate(reference_texts()[sound.name], proof.texts[-1]) < 0.05
 
 
-def test_an_engine_that_is_offline_reaches_one_server_only() -> None:
-    """In a process of its own: what is switched off stays off."""
+def test_decode_reaches_epd_and_nothing_else() -> None:
+    """The process as it starts, with what it would do for a request replaced by attempts to get out."""
     with socket.create_server(("127.0.0.1", 0)) as allowed, socket.create_server(("127.0.0.1", 0)) as other:
         ours, theirs = allowed.getsockname()[1], other.getsockname()[1]
         done = subprocess.run(
-            [sys.executable, "-c", _OFFLINE, str(ours), str(theirs)],
+            [sys.executable, "-c", _OFFLINE, str(ours), str(theirs), str(WHISPER)],
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=90,
             check=False,
         )
         other.settimeout(0.2)
@@ -81,8 +81,9 @@ def test_an_engine_that_is_offline_reaches_one_server_only() -> None:
 
 
 _OFFLINE = """
-import socket, sys, urllib.request
-from examples.epd_transformers.offline import NetworkIsOff, allow_only
+import socket, sys
+from examples.epd_transformers import decode
+from examples.epd_transformers.offline import NetworkIsOff
 
 def tell(reach):
     try:
@@ -91,11 +92,15 @@ def tell(reach):
     except NetworkIsOff:
         print("refused")
 
-ours, theirs = int(sys.argv[1]), int(sys.argv[2])
-allow_only(f"http://127.0.0.1:{ours}")
-tell(lambda: socket.create_connection(("127.0.0.1", ours), timeout=5).close())
-tell(lambda: socket.create_connection(("127.0.0.1", theirs), timeout=5))
-tell(lambda: socket.create_connection(("example.org", 80), timeout=5))
-tell(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"?", ("127.0.0.1", theirs)))
-tell(lambda: socket.socket(socket.AF_UNIX).connect("/tmp/any"))
+def attempts(answer):
+    tell(lambda: socket.create_connection(("127.0.0.1", ours), timeout=5).close())
+    tell(lambda: socket.create_connection(("127.0.0.1", theirs), timeout=5))
+    tell(lambda: socket.create_connection(("example.org", 80), timeout=5))
+    tell(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"?", ("127.0.0.1", theirs)))
+    tell(lambda: socket.socket(socket.AF_UNIX).connect("/tmp/any"))
+
+ours, theirs, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+sys.argv[1:] = ["--epd", f"http://127.0.0.1:{ours}", "--kv", "/dev/shm", f"whisper={folder}"]
+decode.serve = attempts
+decode.main()
 """
