@@ -2,7 +2,7 @@
 
 JSON of the metadata with one letter a field, without what is at its default and without what the rest tells:
 the key names the entry, and the reference (shape, dtype, size) follows from the metadata. So one string holds
-both, they live and die together, and an image costs some 250 bytes instead of 600.
+both, they live and die together, and an image costs some 270 bytes instead of 616.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import orjson
 
 from epd.contracts.metadata import EmbeddingRef, Entry, Metadata
 from epd.store.embedding_file import ITEM_BYTES
+from epd.store.timestamps_text import pack_times, unpack_times
 
 #: A field without a letter keeps its name, so a new one needs none to be stored.
 _LETTERS = {
@@ -37,6 +38,7 @@ _LETTERS = {
 }
 _NAMES = {letter: name for name, letter in _LETTERS.items()}
 _OF_THE_KEY = "embedding_key"
+_TIMES = "video_timestamps"
 
 
 def entry_text(entry: Entry) -> str:
@@ -44,6 +46,8 @@ def entry_text(entry: Entry) -> str:
     fields = entry.metadata.model_dump(
         mode="json", exclude_none=True, exclude_defaults=True, exclude={_OF_THE_KEY}
     )
+    if _TIMES in fields:
+        fields[_TIMES] = pack_times(fields[_TIMES])
     return orjson.dumps({_LETTERS.get(name, name): value for name, value in fields.items()}).decode()
 
 
@@ -57,6 +61,8 @@ def read_entry(key: str, text: str) -> Entry:
     if not isinstance(fields, dict):
         raise ValueError("the entry is no JSON object")
     named = {_NAMES.get(letter, letter): value for letter, value in fields.items()}
+    if _TIMES in named:
+        named[_TIMES] = unpack_times(named[_TIMES])
     metadata = Metadata.model_validate({**named, _OF_THE_KEY: key})
     return Entry(ref=ref_of(metadata), metadata=metadata)
 
