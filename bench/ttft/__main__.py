@@ -28,7 +28,8 @@ _NOTE = (
     "thread, for the model, or for prefill; the encoder has one more; one side after the other on "
     "the same cores, with load generator and web server on them too; float32, random weights; "
     "throughput: requests a second with 8 open; ttft: planned (Poisson) arrivals at the colocated "
-    f"side's own throughput of that mix, from the planned time; 1 to {MOST_IMAGES} images of "
+    f"side's own throughput of that mix, from the planned time: there waits grow with the number of "
+    f"requests; ttft_alone: one request at a time, 4 of them; 1 to {MOST_IMAGES} images of "
     f"{SIZE[0]}x{SIZE[1]} a request, at most {ROWS} rows each, by URL from a server with {_MS} "
     f"ms delay; repeated: {PHOTOS} files, each asked for before; distinct: no file twice"
 )
@@ -51,7 +52,7 @@ def main() -> None:
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )
     told = _told(figures)
-    extra = {"url_ttl": options.url_ttl, "cores": len(cores)}
+    extra = {"requests": options.requests, "url_ttl": options.url_ttl, "cores": len(cores)}
     told |= extra | {"load_average_before": before, "note": _NOTE}
     sys.stdout.write(json.dumps(told) + "\n" if options.json else _text(told))
     good = told["ttft_ratio"] >= LEAST_TTFT and told["throughput_ratio"] >= LEAST_THROUGHPUT
@@ -63,6 +64,7 @@ def _told(figures: TtftFigures) -> dict[str, Any]:
     for mix, prefix in ((Mix.REPEATED, ""), (Mix.DISTINCT, "distinct_")):
         one, three = figures.colocated[mix], figures.separate[mix]
         ratios[f"{prefix}ttft_ratio"] = round(one.ttft_mean / three.ttft_mean, _DIGITS)
+        ratios[f"{prefix}alone_ttft_ratio"] = round(one.ttft_alone / three.ttft_alone, _DIGITS)
         ratios[f"{prefix}throughput_ratio"] = round(three.throughput / one.throughput, _DIGITS)
     return {
         **ratios,

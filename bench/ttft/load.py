@@ -1,4 +1,4 @@
-"""Two loads: as many requests as a server can do, and requests that come whether it can or not."""
+"""Three loads: one request at a time, as many as a server can do, and as they come whether it can or not."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ Request = dict[str, Any]
 Ask = Callable[[Request], Future[Any]]
 
 _PATIENCE = 300.0
+
+
+def one_by_one(ask: Ask, requests: Sequence[Request]) -> float:
+    """Mean seconds to the first token where nobody else asks."""
+    began = time.perf_counter()
+    for request in requests:
+        ask(request).result(_PATIENCE)
+    return (time.perf_counter() - began) / len(requests)
 
 
 def saturate(ask: Ask, requests: Sequence[Request], at_once: int) -> float:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.ttft.load import first_tokens, saturate
+from bench.ttft.load import first_tokens, one_by_one, saturate
 from bench.ttft.mixes import PHOTOS, Mix, Requests
 from bench.ttft.pictures import photos, served
 from bench.ttft.sides import Side, colocated, separate
@@ -17,18 +17,23 @@ from bench.ttft.sizes import make_model, parameters
 
 #: Open requests while a side's own limit is looked for.
 _AT_ONCE = 8
-_SATURATING, _ARRIVING = 1, 2
+_ALONE, _SATURATING, _ARRIVING = 0, 1, 2
+_ALONE_COUNT = 4
 
 
 @dataclass(frozen=True)
 class MixFigures:
-    """A side under one mix: requests a second at its limit; seconds to the first token at the given rate."""
+    """A side under one mix: requests a second at its limit; seconds to the first token at the given rate.
+
+    ``ttft_alone`` is the mean where no other request is open.
+    """
 
     throughput: float
     rate: float
     ttft_mean: float
     ttft_median: float
     ttft_worst: float
+    ttft_alone: float
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,7 @@ def _loads(
         requests = Requests(site)
         saturate(side.ask, requests.warm_up(), 1)
         for mix in Mix:
+            alone = one_by_one(side.ask, requests.of(mix, _ALONE_COUNT, _ALONE))
             throughput = saturate(side.ask, requests.of(mix, count, _SATURATING), _AT_ONCE)
             rate = rates.get(mix, throughput)
             seconds = first_tokens(side.ask, requests.of(mix, count, _ARRIVING), rate, seed=count)
@@ -85,6 +91,7 @@ def _loads(
                 ttft_mean=statistics.fmean(seconds),
                 ttft_median=statistics.median(seconds),
                 ttft_worst=max(seconds),
+                ttft_alone=alone,
             )
             say(f"{mix}: {figures[mix]}")
     return figures, side.first

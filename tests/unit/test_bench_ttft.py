@@ -12,7 +12,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from bench.ttft.load import Request, first_tokens, saturate
+from bench.ttft.load import Request, first_tokens, one_by_one, saturate
 from bench.ttft.mixes import MOST_IMAGES, PHOTOS, Mix, Requests
 from bench.ttft.pictures import DELAY, SIZE, photos, renamed, served
 
@@ -47,6 +47,12 @@ def test_a_saturated_server_has_its_own_rate_and_never_more_open_than_told() -> 
     rate = saturate(server.ask, [{}] * 20, at_once=3)
     assert 0 < rate <= 100
     assert server.most_open <= 3
+
+
+def test_a_request_alone_waits_for_nobody() -> None:
+    server = OneAtATime(0.01)
+    assert one_by_one(server.ask, [{}] * 5) >= 0.01
+    assert server.most_open == 1
 
 
 def test_waiting_counts_from_the_planned_time() -> None:
