@@ -20,6 +20,7 @@ from bench.gpu.course import Course
 from bench.gpu.document import SECTIONS, measure
 from bench.gpu.report import as_text
 from bench.gpu.target import Target, cuda_target, self_test_target
+from gpu_worker.encoders.precision import resolve_device
 from gpu_worker.threads import set_torch_threads
 
 _NO_DEVICE = "bench.gpu: this machine has no CUDA device; nothing was measured\n"
@@ -53,7 +54,7 @@ def _target(device: str) -> Target:
     if not torch.cuda.is_available():
         sys.stderr.write(_NO_DEVICE)
         sys.exit(2)
-    return cuda_target(torch.device(device))
+    return cuda_target(resolve_device(device))
 
 
 if __name__ == "__main__":

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _MIB = 1 << 20
-_TOWER_HEADS = "tower, items, eager ms, replay ms, speed-up, items/s, TFLOP/s, of the limit"
+_TOWER_HEADS = "tower, items, eager ms, replay ms, speed-up, items/s, TFLOP/s, of the limit, difference"
 _MEMORY_HEADS = "tower, parameters, weights MiB, graphs MiB, eager peak MiB"
 _PREPROCESS_HEADS = "family, picture, device ms, upload ms, CPU ms, threads, Pillow ms, speed-up"
-_OVERLAP_HEADS = "tower, items, stage ms, compute ms, write ms, wall ms, wall / slowest, items/s"
+_OVERLAP_HEADS = (
+    "tower, items, stage ms, compute ms, write ms, wall ms, wall / slowest, items/s, device MiB, pinned MiB"
+)
 
 
 def as_text(document: Mapping[str, Any]) -> str:
@@ -52,6 +54,7 @@ def _batch(tower: Mapping[str, Any], one: Mapping[str, Any]) -> list[str]:
         f"{one['items_per_s']:.0f}",
         f"{one['tflops']:.1f}",
         f"{one['share_of_limit']:.0%}",
+        f"{one['largest_difference']:.1e}",
     ]
 
 
@@ -69,7 +72,15 @@ def _preprocessing(one: Mapping[str, Any]) -> list[str]:
 
 def _overlap(one: Mapping[str, Any]) -> list[str]:
     times = [f"{one[name]:.1f}" for name in ("stage_ms", "compute_ms", "write_ms", "wall_ms")]
-    return [one["tower"], str(one["items"]), *times, f"{one['efficiency']:.2f}", f"{one['items_per_s']:.0f}"]
+    rest = [f"{one['efficiency']:.2f}", f"{one['items_per_s']:.0f}"]
+    return [
+        one["tower"],
+        str(one["items"]),
+        *times,
+        *rest,
+        _mib(one["device_peak"]),
+        _mib(one["pinned_peak"]),
+    ]
 
 
 def _mib(nbytes: int | None) -> str:

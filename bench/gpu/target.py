@@ -26,7 +26,8 @@ class Target:
 
 
 def cuda_target(device: torch.device) -> Target:
-    """A CUDA device in bfloat16, as a worker runs on it."""
+    """A CUDA device in bfloat16, as a worker runs on it; the first where none is numbered."""
+    device = torch.device("cuda", device.index or 0)
     torch.cuda.set_device(device)
     return Target(
         device=device,

@@ -162,3 +162,17 @@ def test_a_run_without_figures_is_told_in_words() -> None:
     assert text.startswith("thing, torch 2, 1 s.")
     assert "Left out for want of time: overlap a" in text
     assert "Failed: limit: RuntimeError: no" in text
+
+
+def test_a_wrong_capture_stands_in_the_table() -> None:
+    batch = {"items": 1, "eager_ms": 2.0, "replay_ms": 1.0, "speed_up": 2.0, "items_per_s": 1000.0,
+             "tflops": 5.0, "share_of_limit": 0.5, "largest_difference": float("nan")}  # fmt: skip
+    memory = {"weights": 3 << 20, "graphs": 1 << 20, "eager_peak": None}
+    document: dict[str, Any] = {
+        "device_name": "thing", "torch": "2", "seconds": 1.0, "limit": None, "self_test": False,
+        "towers": [{"tower": "eye", "parameters": 2e6, "memory": memory, "batches": [batch]}],
+        "left_out": [], "failed": {},
+    }  # fmt: skip
+    text = as_text(document)
+    assert "| eye | 1 | 2.00 | 1.00 | 2.00 | 1000 | 5.0 | 50% | nan |" in text
+    assert "| eye | 2 M | 3.0 | 1.0 | - |" in text
