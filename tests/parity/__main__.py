@@ -24,26 +24,23 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=list(SUBJECTS))
     parser.add_argument("--sizes", type=int, default=500, help="random sizes of each kind of media")
-    parser.add_argument("--pictures", type=int, default=100, help="pictures whose pixels are compared")
+    parser.add_argument("--pictures", type=int, default=60, help="pictures whose pixels are compared")
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    started = time.perf_counter()
+    started = time.process_time()
     figures = {name: _measured(name, asked) for name in asked.only or SUBJECTS}
     missed = {name: one.missed() for name, one in figures.items() if one.missed()}
+    told: dict[str, object] = {"transformers": transformers.__version__, "torch": torch.__version__}
+    told |= {"threads": asked.threads, "cpu_seconds": round(time.process_time() - started, 1)}
     if asked.json:
-        versions = {"transformers": transformers.__version__, "torch": torch.__version__}
-        seconds = round(time.perf_counter() - started, 1)
-        told = {name: asdict(one) for name, one in figures.items()}
-        print(
-            json.dumps(
-                {**versions, "seconds": seconds, "bars": asdict(BARS), "missed": missed, "figures": told}
-            )
-        )
+        told |= {"bars": asdict(BARS), "missed": missed}
+        print(json.dumps(told | {"figures": {name: asdict(one) for name, one in figures.items()}}))
     else:
         print(table_of(figures))
+        print("\n" + ", ".join(f"{name} {value}" for name, value in told.items()))
     for name, bars in missed.items():
         print(f"{name} misses {', '.join(bars)}", file=sys.stderr)
     return 1 if missed else 0

@@ -53,5 +53,5 @@ def picture_company(longest: int, seed: int = 8) -> tuple[Item, list[list[Item]]
     def neighbour() -> Item:
         return image_item(chooser.randint(longest // 4, longest), chooser.randint(longest // 4, longest))
 
-    crowds = [[neighbour() for _ in range(count)] for count in (1, 2, 3, 3, 2, 3)]
+    crowds = [[neighbour() for _ in range(count)] for count in (1, 2, 3, 3)]
     return image_item(167, 203), crowds

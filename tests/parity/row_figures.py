@@ -38,12 +38,12 @@ class BucketFigures:
 
 def highest(values: Iterable[float]) -> float:
     """NaN where any is, which ``max`` may pass over."""
-    return float(torch.tensor(list(values)).max())
+    return float(torch.tensor(list(values), dtype=torch.float64).max())
 
 
 def lowest(values: Iterable[float]) -> float:
     """NaN where any is."""
-    return float(torch.tensor(list(values)).min())
+    return float(torch.tensor(list(values), dtype=torch.float64).min())
 
 
 def relative_error(got: Tensor, wanted: Tensor, parts: int = 1) -> float:
