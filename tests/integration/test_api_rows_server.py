@@ -26,7 +26,7 @@ ROWS, HIDDEN = 3000, 1024  # 12 MB each: far over what sockets buffer
 
 @pytest.fixture
 def fleet(tmp_path: Path, real_server_url: str) -> Iterator[Fleet]:
-    fleet = Fleet(tmp_path, f"{real_server_url}/7")
+    fleet = Fleet(tmp_path, f"{real_server_url}/5")
     yield fleet
     fleet.stop()
 
