@@ -15,14 +15,22 @@ from api.services import Services
 from epd.contracts.errors import NotFound, StoreUnavailable
 from epd.contracts.handoff import Handoff, HandoffRequest, handoff_topic
 
-#: Bytes of a request body: 1024 items with their metadata given along.
-MAX_BODY = 2 << 20
+#: Bytes of a request body: 256 items with their metadata given along, and many runs of placeholders.
+MAX_BODY = 1 << 20
+#: Longer bodies are parsed in a thread: they would hold the event loop up.
+_SHORT_BODY = 1 << 16
 #: Who waits looks again after this many seconds without a notice: well inside what the store keeps a wish.
 LOOK_SECONDS = 5.0
 
 
-def parse_handoff(body: bytes | bytearray) -> HandoffRequest:
-    """Read a request body; raises ``InvalidRequest`` naming the fields at fault."""
+async def handoff_of(services: Services, body: bytearray) -> HandoffRequest:
+    """The request of a body; raises ``InvalidRequest`` naming the fields at fault."""
+    if len(body) <= _SHORT_BODY:
+        return _parse(body)
+    return await services.call(_parse, body)
+
+
+def _parse(body: bytearray) -> HandoffRequest:
     try:
         return HandoffRequest.model_validate_json(body, strict=True)
     except ValidationError as error:

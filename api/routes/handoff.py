@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from api.body import whole_body
 from api.docs import body_of, problems
-from api.handoffs import MAX_BODY, parse_handoff, read_handoff, wait_handoff
+from api.handoffs import MAX_BODY, handoff_of, read_handoff, wait_handoff
 from api.services import Served
 from epd.contracts.errors import InvalidRequest, NotFound
 from epd.contracts.handoff import REQUEST_ID, Handoff, HandoffReceipt
@@ -33,7 +33,7 @@ async def put_handoff(request: Request, services: Served, request_id: RequestId)
     201, or 200 where the same was there: then it lives anew. Another one of that id is 409.
     """
     async with whole_body(request, limit=MAX_BODY, budget=services.bodies) as body:
-        wanted = parse_handoff(body)
+        wanted = await handoff_of(services, body)
     stored = await services.call(services.store.handoffs.put, request_id, wanted)
     receipt = HandoffReceipt(
         request_id=request_id,

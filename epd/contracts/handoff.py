@@ -16,11 +16,14 @@ from epd.contracts.wire import Wire
 
 #: Characters of a request id: what engines use, and safe in a path (no ``..``) and a key.
 REQUEST_ID = r"^[A-Za-z0-9_][A-Za-z0-9._:-]{0,127}$"
-MAX_ITEMS = 1024
+MAX_ITEMS = 256
 #: Runs of placeholders of one item: a frame each for Qwen3-VL, whose published limit is 768 frames.
 MAX_SPANS = 4096
 #: Bytes of ``extra`` as JSON.
 MAX_EXTRA_BYTES = 4096
+
+#: A place or a number of tokens: far over any prompt, and within what JSON libraries carry.
+MAX_TOKENS = 1 << 40
 
 #: A run of placeholder tokens: its offset in the prompt and its length, both in tokens.
 Span = tuple[int, int]
@@ -35,8 +38,8 @@ class Placed(Wire):
     decoder looks at it by cross-attention.
     """
 
-    offset: int = Field(ge=0)
-    length: int = Field(ge=0)
+    offset: int = Field(ge=0, le=MAX_TOKENS)
+    length: int = Field(ge=0, le=MAX_TOKENS)
     spans: tuple[Span, ...] | None = Field(default=None, min_length=2, max_length=MAX_SPANS)
 
     @model_validator(mode="after")
@@ -112,14 +115,18 @@ class _Prompt(Wire):
     of at most 4096 bytes that no sampling depends on.
     """
 
-    mrope_position_delta: int | None = None
-    prompt_tokens: int | None = Field(default=None, ge=1)
+    mrope_position_delta: int | None = Field(default=None, ge=-MAX_TOKENS, le=MAX_TOKENS)
+    prompt_tokens: int | None = Field(default=None, ge=1, le=MAX_TOKENS)
     extra: dict[str, JsonValue] = Field(default_factory=dict)
 
     @field_validator("extra")
     @classmethod
     def _extra_is_small(cls, extra: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        if len(orjson.dumps(extra)) > MAX_EXTRA_BYTES:
+        try:
+            nbytes = len(orjson.dumps(extra))
+        except (TypeError, RecursionError) as error:  # integers over 64 bits, lone surrogates, deep nesting
+            raise ValueError("not JSON that every library can read") from error
+        if nbytes > MAX_EXTRA_BYTES:
             raise ValueError(f"over {MAX_EXTRA_BYTES} bytes")
         return extra
 
@@ -161,8 +168,8 @@ class Slice(Wire):
     """Rows [start, stop) of an embedding, in tokens; without ``stop``, to its end."""
 
     key: str = Field(pattern=r"^[0-9a-f]{64}$")
-    start: int = Field(default=0, ge=0)
-    stop: int | None = Field(default=None, ge=1)
+    start: int = Field(default=0, ge=0, le=MAX_TOKENS)
+    stop: int | None = Field(default=None, ge=1, le=MAX_TOKENS)
 
     @model_validator(mode="after")
     def _is_not_empty(self) -> Slice:

@@ -62,6 +62,14 @@ def test_prefill_puts_and_decode_gets(kept: Rest) -> None:
     assert (found.mrope_position_delta, found.prompt_tokens, found.extra) == (-3, 20, {"seed": 7})
 
 
+def test_extra_comes_back_as_it_was(quiet: Rest) -> None:
+    text = (
+        '{"deep": ' + "[" * 100 + "]" * 100 + ', "big": 18446744073709551615, "half": 0.1, "odd": "\\u0000é"}'
+    )
+    assert quiet.client.put(URL + "x", content='{"items": [], "extra": ' + text + "}").status_code == 201
+    assert quiet.client.get(URL + "x").json()["extra"] == json.loads(text)
+
+
 def test_the_same_again_is_200_and_another_409(kept: Rest) -> None:
     assert [kept.client.put(URL, json=PROMPT).status_code for _ in range(3)] == [201, 200, 200]
     other = kept.client.put(URL, json=PROMPT | {"mrope_position_delta": -4})
@@ -101,6 +109,17 @@ def test_metadata_from_an_answer_of_encode_may_be_given_along(kept: Rest) -> Non
         ('{"items": [], "prompt_tokens": "9"}', "prompt_tokens"),
         ('{"items": [], "extra": {"x": "%s"}}' % ("y" * 5000), "extra: over 4096 bytes"),
         ('{"items": [], "extra": [1]}', "extra"),
+        ('{"items": [], "extra": {"x": 123456789012345678901234567890}}', "extra"),
+        ('{"items": [], "extra": {"x": "\\ud800"}}', ""),
+        ('{"items": [], "extra": {"x": ' + "[" * 1000 + "]" * 1000 + "}}", ""),
+        ('{"items": [], "mrope_position_delta": 1e30}', "mrope_position_delta"),
+        ('{"items": [], "mrope_position_delta": 123456789012345678901234567890}', "mrope_position_delta"),
+        ('{"items": [], "prompt_tokens": 123456789012345678901234567890}', "prompt_tokens"),
+        (
+            '{"items": [{"key": "' + IMAGE + '", "offset": 99999999999999999999, "length": 1}]}',
+            "items[0].offset",
+        ),
+        ('{"items": [' + ",".join(["{}"] * 257) + "]}", "items"),
         (json.dumps(body((IMAGE, 0, -1))), "items[0].length"),
         (json.dumps({"items": [{"key": IMAGE, "offset": 0, "length": 1, "row": 2}]}), "items[0].row"),
     ],
