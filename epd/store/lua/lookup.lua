@@ -5,15 +5,16 @@
 -- Returns for each its entry (false where missing), 1 when it lies in L1, and its checksum when in L2, else ''.
 --@use clock
 --@use lru
+local PIECE = 1000 -- a call takes some 8000 arguments; each call is a command of the append-only file too
 local tiers, counted, lease = tonumber(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[3])
 local now = now_ms()
-local found, wanted = {}, {}
+local found, wanted, uses = {}, {}, {}
 local hits_l1, hits_l2 = 0, 0
 
 for index = 4, #ARGV do
   local key = ARGV[index]
   local entry = redis.call('GET', EMB .. key)
-  redis.call('ZADD', LRU, 'XX', now, key)
+  uses[#uses + 1], uses[#uses + 2] = now, key
   local in_l1, sum = 1, ''
   if tiers == 2 then
     local _
@@ -33,6 +34,10 @@ for index = 4, #ARGV do
     hits_l1, hits_l2 = hits_l1 + in_l1, hits_l2 + 1 - in_l1
   end
   found[#found + 1], found[#found + 2], found[#found + 3] = entry, in_l1, sum
+end
+
+for first = 1, #uses, PIECE do
+  redis.call('ZADD', LRU, 'XX', unpack(uses, first, math.min(first + PIECE - 1, #uses)))
 end
 
 -- A wish is forgotten after a minute, and many at once are cut: a copy in L1 is only faster.
