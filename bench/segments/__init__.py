@@ -1,0 +1,1 @@
+"""What known segments of a sound save, through a whole stack."""

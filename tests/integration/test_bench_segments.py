@@ -1,0 +1,20 @@
+"""`python -m bench.segments` runs as it is documented, and prints what it promises."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from transport_kit import ROOT
+
+
+def test_it_prints_its_ratios() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.segments", "--json", "--rounds", "1"], cwd=ROOT, check=False,
+        capture_output=True, text=True, timeout=110,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert {"cold_over_longer", "cold_over_known", "device_cold_over_longer", "cold_s"} <= told.keys()
+    assert all(told[name] > 0 for name in ("cold_over_longer", "cold_over_known", "cold_s"))
