@@ -26,17 +26,16 @@ class HeldRows:
     checksum: int
 
     def read_into(self, target: memoryview) -> None:
-        """Copy the rows; raises ``OSError`` where the file gives less than it has."""
+        """Copy the rows; raises ``OSError`` where they are not those that were noted."""
         read = os.preadv(self.file.fileno(), [target], self.offset)
-        if read != self.nbytes:
-            raise OSError(f"{read} of {self.nbytes} bytes of rows")
+        if read != self.nbytes or zlib.crc32(target) != self.checksum:
+            raise OSError(f"{read} bytes are not the rows that were noted")
 
     def is_sound(self) -> bool:
         """Whether the bytes are those that were noted."""
-        data = memoryview(bytearray(self.nbytes))
         with suppress(OSError):
-            self.read_into(data)
-            return zlib.crc32(data) == self.checksum
+            self.read_into(memoryview(bytearray(self.nbytes)))
+            return True
         return False
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from epd.contracts.card import EncoderCard
-from epd.contracts.errors import EncodeFailed, EpdError, StoreUnavailable
+from epd.contracts.errors import BlobMissing, EpdError, StoreUnavailable
 from epd.contracts.media import RawImage
 from epd.identity import encoder_identity
 from epd.store.base import Store
@@ -57,14 +57,17 @@ class SegmentCache:
             _log.info("ticket %s came while the worker stops", ticket.id)
 
     def joined(self, ticket: Ticket, outcome: Outcome) -> Outcome:
-        """The outcome of a ticket's piece as that of the whole item."""
+        """The outcome of a ticket's piece as that of the whole item.
+
+        Where known rows were lost since the look, the item is fetched and encoded anew, as with a lost blob.
+        """
         if ticket.reuse is None or not isinstance(outcome, Encoded):
             return outcome
         try:
             return ticket.reuse.joined(outcome)
         except (OSError, ValueError, MemoryError) as error:
             _log.error("rows of %s cannot be joined: %s", ticket.message.wanted.key, error)
-            return Failed(EncodeFailed("known rows could not be joined with new ones"))
+            return Failed(BlobMissing("known rows could not be joined with new ones"))
 
     def finish(
         self, batch: Sequence[tuple[Ticket, Outcome]], verdicts: Sequence[Verdict], counters: Counters

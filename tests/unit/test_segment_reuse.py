@@ -18,6 +18,7 @@ from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import SegmentUse
 from epd.store.segments import SegmentPlace
 from gpu_worker.encoders.base import Encoder
+from gpu_worker.verdict import Fate
 from tests.unit.tiny_checkpoints import tiny_encoder
 
 
@@ -208,6 +209,33 @@ def test_a_parent_that_is_evicted_after_the_look_is_read_all_the_same(hearing: R
     assert gate.is_set()
     assert record.segments == SegmentUse(cached=2, encoded=1)
     assert rows[: len(before)] == before
+
+
+@pytest.mark.parametrize("harm", ["cut", "changed"])
+def test_known_rows_that_are_harmed_after_the_look_send_the_item_back(hearing: Rig, harm: str) -> None:
+    first, _ = hearing.encode(sound(60))
+    assert first.ref is not None
+    path, submit = hearing.store.embeddings.path(first.ref.key), hearing.engine.submit
+
+    def harm_first(slot: Any) -> bool:
+        with path.open("r+b") as file:
+            if harm == "cut":
+                file.truncate(1000)
+            else:
+                file.seek(-1000, 2)
+                file.write(b"harm")
+        return submit(slot)
+
+    hearing.engine.submit = harm_first  # type: ignore[method-assign]
+    message = hearing.message(sound(65), 2.0)
+    hearing.desk.accept("harmed", message.to_document())
+    wait_for(lambda: "harmed" in hearing.host.verdicts)
+    assert hearing.host.verdicts["harmed"].fate is Fate.REFETCHED
+    (again,) = hearing.outbox.fetches
+    assert (again.job_id, again.attempt) == (message.job_id, 1)
+    hearing.engine.submit = submit  # type: ignore[method-assign]
+    record, _ = hearing.encode(sound(65))
+    assert record.segments == SegmentUse(cached=int(harm == "changed"), encoded=2 + int(harm == "cut"))
 
 
 def test_without_the_store_all_is_encoded(hearing: Rig) -> None:
