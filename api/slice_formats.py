@@ -15,10 +15,8 @@ import orjson
 
 from epd.contracts.errors import InvalidRequest
 from epd.contracts.metadata import EmbeddingRef
-from epd.store.embedding_file import ITEM_BYTES
+from epd.store.embedding_file import DTYPE_CODES, ITEM_BYTES
 
-#: Dtypes as safetensors names them.
-_CODES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 _ALIGNMENT = 8
 
 
@@ -66,7 +64,7 @@ def slices_prefix(parts: Sequence[Rows], form: SliceForm) -> bytes:
     at = 0
     for number, part in enumerate(parts):
         header[str(number)] = {
-            "dtype": _CODES[part.ref.dtype],
+            "dtype": DTYPE_CODES[part.ref.dtype],
             "shape": part.shape,
             "data_offsets": (at, at + part.nbytes),
         }

@@ -24,8 +24,9 @@ FILE_NAME = "encoder_cache.safetensors"
 
 #: Bytes an element, by the dtype's name in refs and in safetensors.
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-_CODES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
-_NAMES = {code: name for name, code in _CODES.items()}
+#: The same dtypes as safetensors names them.
+DTYPE_CODES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+_NAMES = {code: name for name, code in DTYPE_CODES.items()}
 
 _LENGTH = struct.Struct("<Q")
 _ALIGNMENT = 8
@@ -73,11 +74,11 @@ def encode_header(shape: tuple[int, int], dtype: str, nbytes: int, header: dict[
     Raises:
         ValueError: the dtype is unknown, or shape, dtype and size disagree.
     """
-    if dtype not in _CODES:
-        raise ValueError(f"dtype {dtype!r} is not one of {', '.join(_CODES)}")
+    if dtype not in DTYPE_CODES:
+        raise ValueError(f"dtype {dtype!r} is not one of {', '.join(DTYPE_CODES)}")
     if shape[0] * shape[1] * ITEM_BYTES[dtype] != nbytes:
         raise ValueError(f"{nbytes} bytes are not a {dtype} tensor of {shape}")
-    tensor = {"dtype": _CODES[dtype], "shape": list(shape), "data_offsets": [0, nbytes]}
+    tensor = {"dtype": DTYPE_CODES[dtype], "shape": list(shape), "data_offsets": [0, nbytes]}
     text = orjson.dumps({"__metadata__": header, TENSOR: tensor})
     text += b" " * (-(len(text) + _LENGTH.size) % _ALIGNMENT)
     return _LENGTH.pack(len(text)) + text
