@@ -11,7 +11,8 @@ from tests.parity.media import ROOT
 from tests.parity.published import Published
 from tests.parity.published_pictures import real_dinov2, small_tower
 from tests.parity.published_qwen import FAMILIES, PublishedQwen
-from tests.parity.published_speech import PublishedOmni, PublishedQwen2Audio, real_whisper, small_whisper
+from tests.parity.published_qwen_audio import PublishedOmni, PublishedQwen2Audio
+from tests.parity.published_speech import real_whisper, small_whisper
 
 #: Makes the published side, with a checkpoint below the folder where it is not a real one.
 Maker = Callable[[Path], Published]

@@ -9,7 +9,7 @@ import torch
 
 from gpu_worker.encoders.base import Encoder
 from tests.parity.published import encode, load_ours
-from tests.parity.published_speech import PublishedOmni
+from tests.parity.published_qwen_audio import PublishedOmni
 from tests.parity.row_figures import relative_error
 from tests.parity.speech import ODD_LENGTHS, agree_on_count, features, item, noise, real_speech
 from tests.unit.tiny_checkpoints import NO_OPTIONS, raw_audio
