@@ -17,6 +17,9 @@ from examples.epd_transformers.proof.run import Proof, prove
 
 ROOT = Path(__file__).parents[2]
 WHISPER = ROOT / ".epd" / "models" / "whisper-tiny.en"
+#: Five processes load torch here, and other tests run beside them.
+pytestmark = pytest.mark.timeout(400)
+
 #: A choice closer than this could be another one by the rounding of float32 alone.
 LEAST_MARGIN = 1e-3
 NAMES = [f"{case.model}: {case.name}" for case in all_cases()]

@@ -49,7 +49,11 @@ def prove(folder: Path, weights: Path) -> Iterator[Proof]:
         make(checkpoints[model])
     expected = _Expected(checkpoints)
     options = StackOptions(
-        config=_write_config(folder, checkpoints), data_dir=folder / "stack", fetch_threads=4
+        config=_write_config(folder, checkpoints),
+        data_dir=folder / "stack",
+        fetch_threads=4,
+        decode_processes=1,
+        overrides={"EPD_TORCH_THREADS": "1"},
     )
     with Stack(options) as stack:
         stack.wait_ready()
