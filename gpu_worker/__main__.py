@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
-from epd.contracts.errors import EpdError
+from epd.contracts.errors import EpdError, SettingsError
 from epd.settings import read_settings
 from epd.telemetry.logging import configure_logging
 from gpu_worker.options import child_arguments, parse_options
 from gpu_worker.siblings import run_siblings
 
-#: What a start that failed ends with (sysexits.h: configuration error).
-_BAD_START = 78
+#: What a start ends with that failed and may succeed later, as with a store that was away (sysexits.h).
+_FAILED_START = os.EX_UNAVAILABLE
 
 
 def main() -> None:
@@ -29,7 +29,8 @@ def main() -> None:
         run_worker(options)
     except EpdError as error:
         sys.stderr.write(f"gpu_worker: {error}\n")
-        sys.exit(_BAD_START)
+        # 78 tells a supervisor that a start with these settings can never succeed.
+        sys.exit(os.EX_CONFIG if isinstance(error, SettingsError) else _FAILED_START)
 
 
 if __name__ == "__main__":

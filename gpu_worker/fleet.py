@@ -6,9 +6,12 @@ import logging
 import time
 from collections.abc import Mapping
 
+import torch
+
 from epd.config import Config
 from epd.contracts.errors import SettingsError
 from gpu_worker.encoders.base import Encoder
+from gpu_worker.encoders.precision import resolve_device
 from gpu_worker.encoders.registry import load_encoder
 
 _log = logging.getLogger(__name__)
@@ -31,6 +34,11 @@ def load_fleet(config: Config, device: str | None = None) -> Mapping[str, Encode
                   time.perf_counter() - started)  # fmt: skip
     device_of(fleet)
     return fleet
+
+
+def planned_devices(config: Config, device: str | None = None) -> list[torch.device]:
+    """Where ``load_fleet`` would put each encoder; ``SettingsError``: a device is not there."""
+    return [resolve_device(entry.device if device is None else device) for entry in config.encoders.values()]
 
 
 def device_of(fleet: Mapping[str, Encoder]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from epd.contracts.errors import SettingsError
@@ -31,9 +33,21 @@ def choose_runner(settings: Settings, device: str, backend: GraphBackend | None 
         backend = CudaBackend(torch.device(device))
     if backend is not None:
         return GraphRunner(backend, graph_plan(settings))
-    if settings.cuda_graphs == "required":
-        raise SettingsError(f"EPD_CUDA_GRAPHS=required: device {device} has no CUDA graphs")
+    require_graphs(settings, [torch.device(device)])
     return EagerRunner()
+
+
+def require_graphs(settings: Settings, devices: Iterable[torch.device]) -> None:
+    """Make sure that the devices have CUDA graphs where the settings require them; needs no loaded encoder.
+
+    Raises:
+        SettingsError: graphs are required, and a device has none; it is named.
+    """
+    if settings.cuda_graphs != "required":
+        return
+    for device in devices:
+        if device.type != "cuda":
+            raise SettingsError(f"EPD_CUDA_GRAPHS=required: device {device} has no CUDA graphs")
 
 
 def graph_plan(settings: Settings) -> GraphPlan:

@@ -19,7 +19,7 @@ from gpu_worker.engine.devices import open_device
 from gpu_worker.engine.engine import Engine
 from gpu_worker.engine.graphs.backend import GraphBackend
 from gpu_worker.engine.planner import Budget
-from gpu_worker.fleet import device_of, load_fleet
+from gpu_worker.fleet import device_of, load_fleet, planned_devices
 from gpu_worker.graph_counters import graph_counters
 from gpu_worker.host import Host
 from gpu_worker.interpreter_alarm import InterpreterAlarm
@@ -28,7 +28,7 @@ from gpu_worker.memory import encoder_bytes, memory_counters
 from gpu_worker.patience import Patience
 from gpu_worker.reply import Reply
 from gpu_worker.reuse.segment_cache import SegmentCache
-from gpu_worker.runners import choose_runner
+from gpu_worker.runners import choose_runner, require_graphs
 from gpu_worker.threads import settle_threads
 from tasks.flow.context import Context
 
@@ -86,6 +86,7 @@ class EncodeService:
 
         Raises:
             EncodeFailed: an encoder does not run.
+            SettingsError: a graph that is required could not be captured.
             StoreUnavailable: the cards could not be announced, the store being away for too long.
         """
         started = time.perf_counter()
@@ -164,9 +165,11 @@ def open_service(context: Context, *, name: str, device: str | None = None, shar
     """Load what the config names, and warm it up; ``share`` processes divide the CPU cores.
 
     Raises:
-        SettingsError: an encoder of the config cannot be loaded; it is named.
+        SettingsError: an encoder of the config cannot be loaded, or graphs are required and missing; it is
+            named.
         EncodeFailed, StoreUnavailable: as ``EncodeService.warm_up``.
     """
+    require_graphs(context.settings, planned_devices(context.config, device))
     encoders = load_fleet(context.config, device)
     settle_threads(context.settings.torch_threads, encoders, share)
     service = EncodeService(context=context, encoders=encoders, name=name)

@@ -48,6 +48,11 @@ class Child:
         """The process id of the running child, or None."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether it ended with the status that says: with these settings no start can succeed."""
+        return self._process is not None and self._process.poll() == os.EX_CONFIG
+
     def start(self) -> None:
         """Run it. Linux kills it when the thread that calls this dies, so that none outlives the stack."""
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,12 +70,12 @@ class Child:
         self._restart_at = None
 
     def tend(self) -> None:
-        """Restart it when it died and its delay is over; keep its log bounded."""
+        """Restart it when it died and its delay is over, but not when it is refused; keep its log bounded."""
         if self._restart_at is not None:
             if time.monotonic() >= self._restart_at and not self.held:
                 self.restarts += 1
                 self.start()
-        elif self.pid is None:
+        elif self.pid is None and not self.is_refused:
             long_life = time.monotonic() - self._started_at > _LONG_LIFE
             self._backoff = _FIRST_BACKOFF if long_life else min(self._backoff * 2, _LAST_BACKOFF)
             self._restart_at = time.monotonic() + self._backoff
@@ -115,6 +120,12 @@ class Child:
         with contextlib.suppress(OSError):
             return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
         return ""
+
+    def last_words(self, prefix: str = "") -> str:
+        """The last line of its log that begins with a prefix, without it; else the last line of all."""
+        lines = [line for line in self.log_tail(100).splitlines() if line.strip()] or [""]
+        own = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
+        return (own or lines)[-1]
 
     def _bound_log(self) -> None:
         # The child appends, so cutting the file to nothing is safe while it writes.

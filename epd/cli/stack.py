@@ -26,6 +26,8 @@ _TEND_PERIOD = 0.1
 _STOP_LIMIT = 8.0
 _START_LIMIT = 180.0
 _TRIES_BEFORE_READY = 3
+#: What a worker that refuses to start begins the line of its reason with; others of its log may follow.
+_REASON = "gpu_worker: "
 #: Settings that name folders; one that cannot be written would otherwise show with the first request.
 _FOLDERS = frozenset({"EPD_BLOB_DIR", "EPD_EMBEDDING_DIR", "EPD_L2_DIR"})
 
@@ -33,7 +35,7 @@ Progress = Callable[[str], None]
 
 
 class StackFailed(EpdError):
-    """A part of the stack did not come up; the message holds the end of its log."""
+    """A part of the stack did not come up; the message holds the end of its log, or the part's own reason."""
 
     code = "stack_failed"
 
@@ -159,7 +161,16 @@ class Stack:
             return "flower: starting"
         return ""
 
+    def raise_when_refused(self) -> None:
+        """Raise ``StackFailed`` with its reason when a part ended with 78: a start that cannot succeed."""
+        for child in self._children.values():
+            if child.is_refused:
+                raise StackFailed(
+                    f"{child.spec.name} cannot start: {child.last_words(_REASON)} (log: {child.log_path})"
+                )
+
     def _raise_when_hopeless(self) -> None:
+        self.raise_when_refused()
         for child in self._children.values():
             if child.restarts >= _TRIES_BEFORE_READY:
                 raise StackFailed(f"{child.spec.name} keeps dying; the end of its log:\n{child.log_tail()}")

@@ -57,11 +57,13 @@ def up(
     with Stack(options) as stack:
         with console.status("starting") as spinner:
             stack.wait_ready(progress=lambda text: spinner.update(f"starting: {text}"), give_up=ended)
-        if not ended.is_set():
-            _announce(console, stack)
-        _watch(console, stack, ended)
-        console.print("stopping …")
-        _env_file(stack).unlink(missing_ok=True)
+        try:
+            if not ended.is_set():
+                _announce(console, stack)
+            _watch(console, stack, ended)
+            console.print("stopping …")
+        finally:
+            _env_file(stack).unlink(missing_ok=True)
     console.print("stopped")
 
 
@@ -90,9 +92,10 @@ def _env_file(stack: Stack) -> Path:
 
 
 def _watch(console: Console, stack: Stack, ended: threading.Event) -> None:
-    """Until the end, tell of each part that had to be started anew."""
+    """Until the end, tell of each part that had to be started anew; ``StackFailed``: one cannot start."""
     told = {name: stack.restarts(name) for name in stack.names()}
     while not ended.wait(1.0):
+        stack.raise_when_refused()
         for name in stack.names():
             if (restarts := stack.restarts(name)) != told[name]:
                 told[name] = restarts

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from epd.contracts.errors import EncodeFailed, EncoderNotReady, Internal
+from epd.contracts.errors import EncodeFailed, EncoderNotReady, Internal, SettingsError
 from epd.telemetry.counters import Count, Counters
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.engine.device import Device, DeviceHung, is_device_lost
@@ -78,12 +78,15 @@ class Engine:
 
         Raises:
             EncodeFailed: an encoder cannot run, or took longer than ``timeout`` seconds.
+            SettingsError: a graph that is required could not be captured.
         """
         self._replies.start()
         for thread in self._threads:
             thread.start()
         if not self._warm.wait(timeout):
             raise EncodeFailed(f"the encoders are not warm after {timeout:.0f} s")
+        if isinstance(self._trouble, SettingsError):
+            raise self._trouble
         if self._trouble is not None:
             raise EncodeFailed(f"warm-up failed: {self._trouble}") from self._trouble
         self._watchdog.start()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from epd.contracts.errors import EncodeFailed
+from epd.contracts.errors import SettingsError
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.engine.graphs.backend import Call
 from gpu_worker.engine.graphs.graph_runner import GraphRunner
@@ -79,7 +79,7 @@ def test_no_memory_for_the_inputs_of_graphs_is_no_end(eye: Encoder, monkeypatch:
     assert torch.equal(runner.run(eye, inputs), eye.forward(inputs))
     monkeypatch.setattr(Tensor, "new_zeros", refused)
     required = GraphRunner(EvenBackend(), graph_plan(items=2, required=True))
-    with pytest.raises(EncodeFailed, match="no memory for the inputs of 2 units"):
+    with pytest.raises(SettingsError, match="no memory for the inputs of 2 units"):
         required.warm_up(eye)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from epd.contracts.errors import EncodeFailed
+from epd.contracts.errors import SettingsError
 from gpu_worker.encoders.base import Encoder, Inputs
 from gpu_worker.encoders.graph_form import Capturable, GraphForm
 from gpu_worker.engine.cpu_device import CpuDevice
@@ -180,11 +180,11 @@ def test_captures_end_at_their_count(eye: Encoder) -> None:
 def test_what_was_required_and_not_captured_ends_the_start(eye: Encoder) -> None:
     warm_runner(eye, graph_plan(items=2, required=True))
     bounds = CaptureBounds(memory=1, graphs=9)
-    with pytest.raises(EncodeFailed, match=r"tiny-dinov2.*2 units: \d+ bytes are more than 1; 1 units"):
+    with pytest.raises(SettingsError, match=r"tiny-dinov2.*2 units: \d+ bytes are more than 1; 1 units"):
         warm_runner(eye, graph_plan(items=2, bounds=bounds, required=True))
-    with pytest.raises(EncodeFailed, match=r"tiny-dinov2.*all: this encoder has no form"):
+    with pytest.raises(SettingsError, match=r"tiny-dinov2.*all: this encoder has no form"):
         warm_runner(Formless(eye), graph_plan(required=True))
-    with pytest.raises(EncodeFailed, match="may not even have the 1 units"):
+    with pytest.raises(SettingsError, match="may not even have the 1 units"):
         warm_runner(eye, graph_plan(items=0, required=True))
 
 
@@ -197,7 +197,7 @@ class HalvesOnly(EvenBackend):
 
 def test_packed_rows_in_float32_are_named_when_required(tmp_path: Path) -> None:
     ear = tiny_encoder("qwen2_audio", tmp_path)
-    with pytest.raises(EncodeFailed, match="packed rows in float32 cannot be captured here"):
+    with pytest.raises(SettingsError, match="packed rows in float32 cannot be captured here"):
         warm_runner(ear, graph_plan(required=True), HalvesOnly())
 
 

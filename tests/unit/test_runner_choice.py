@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,15 @@ import pytest
 import torch
 from encode_bench import EncodeBench, wait_for
 
-from epd.contracts.errors import EncodeFailed, SettingsError
+from epd.config import Config, EncoderConfig, ModelConfig
+from epd.contracts.errors import SettingsError
 from epd.contracts.job import State
 from epd.settings import Settings
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.engine.graphs.graph_runner import GraphRunner
 from gpu_worker.engine.runner import EagerRunner
 from gpu_worker.runners import choose_runner, graph_plan
-from gpu_worker.service import EncodeService
+from gpu_worker.service import EncodeService, open_service
 from tests.unit.graph_kit import EvenBackend, Formless
 from tests.unit.test_encode_desk import Deliverer
 from tests.unit.tiny_checkpoints import tiny_encoder
@@ -28,6 +30,16 @@ def test_a_cpu_runs_eagerly_and_refuses_what_is_required() -> None:
         assert isinstance(choose_runner(Settings(cuda_graphs=word), "cpu"), EagerRunner)
     with pytest.raises(SettingsError, match="EPD_CUDA_GRAPHS=required: device cpu"):
         choose_runner(Settings(cuda_graphs="required"), "cpu")
+
+
+def test_what_is_required_is_looked_at_before_any_model_is_loaded(tmp_path: Path) -> None:
+    """The checkpoint is not even there, and the device is what is named."""
+    bench = EncodeBench(tmp_path, cuda_graphs="required")
+    entry = EncoderConfig(family="dinov2", path=tmp_path / "nowhere", device="cpu")
+    config = Config(default_model="m", encoders={"eye": entry}, models={"m": ModelConfig(image="eye")})
+    context = dataclasses.replace(bench.context, config=config)
+    with pytest.raises(SettingsError, match="EPD_CUDA_GRAPHS=required: device cpu"):
+        open_service(context, name="gpu@h")
 
 
 def test_a_backend_is_used_unless_graphs_are_off() -> None:
@@ -87,7 +99,7 @@ def test_a_service_replays_and_its_heartbeat_tells(rig: Rig) -> None:
 
 def test_a_required_graph_that_is_missing_ends_the_start(eye: Encoder, tmp_path: Path) -> None:
     rig = Rig(tmp_path, Formless(eye), cuda_graphs="required")
-    with pytest.raises(EncodeFailed, match="graphs of tiny-dinov2 that are required are missing"):
+    with pytest.raises(SettingsError, match="graphs of tiny-dinov2 that are required are missing"):
         rig.service.warm_up()
     rig.service.abandon()
 

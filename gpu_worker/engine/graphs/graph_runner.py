@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from epd.contracts.errors import EncodeFailed
+from epd.contracts.errors import SettingsError
 from gpu_worker.encoders.base import Encoder, Inputs
 from gpu_worker.encoders.graph_form import Capturable, GraphForm
 from gpu_worker.engine.device import is_out_of_memory
@@ -56,7 +56,7 @@ class GraphRunner:
         """Capture the encoder's buckets and time them.
 
         Raises:
-            EncodeFailed: a bucket was asked for as required, and could not be captured.
+            SettingsError: a bucket was asked for as required, and could not be captured.
         """
         encoder.warm_up()
         name = encoder.card.name
@@ -71,7 +71,7 @@ class GraphRunner:
             self._figures[name] = GraphFigures(graphs=len(graphs.captured), memory=graphs.memory())
             _log.info("%s: %s", name, self._figures[name])
         if missing and self._plan.required:
-            raise EncodeFailed(f"graphs of {name} that are required are missing: {'; '.join(missing)}")
+            raise SettingsError(f"graphs of {name} that are required are missing: {'; '.join(missing)}")
 
     @torch.inference_mode()
     def run(self, encoder: Encoder, inputs: Inputs) -> Tensor:
