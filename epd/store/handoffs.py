@@ -33,7 +33,10 @@ class StoredHandoff:
 
 
 class Handoffs(Protocol):
-    """Handoffs by request id. Each call is one round trip; each handoff lives ``handoff_ttl`` seconds."""
+    """Handoffs by request id; each lives ``handoff_ttl`` seconds.
+
+    A call is one round trip, a new put two: what is refused was never there for anybody.
+    """
 
     def put(self, request_id: str, request: HandoffRequest) -> StoredHandoff:
         """Keep a handoff with the metadata of its keys, and tell who waits. The same again renews its life.
@@ -92,6 +95,18 @@ def joined(request_id: str, body: str, entries: Sequence[str]) -> Handoff:
     places = enumerate(zip(fields.pop("items"), entries, strict=True))
     items = tuple(_item(number, place, text) for number, (place, text) in places)
     return Handoff(request_id=request_id, items=items, **fields)
+
+
+def checked(request_id: str, body: str, entries: Sequence[str]) -> Handoff:
+    """The handoff that is to be kept of these texts.
+
+    Raises:
+        InvalidRequest: as ``joined``.
+    """
+    try:
+        return joined(request_id, body, entries)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
 
 
 def _item(number: int, place: dict[str, Any], text: str) -> HandoffItem:

@@ -115,8 +115,10 @@ def test_metadata_given_along_stands_in_for_what_was_evicted(store: Store) -> No
 def test_metadata_given_along_must_be_an_embeddings(store: Store) -> None:
     odd = Metadata.model_validate(entry_of(key_of(2)).metadata.model_dump() | {"dtype": "int3"})
     item = Placement(key=key_of(2), offset=0, length=4, metadata=odd)
-    with pytest.raises(InvalidRequest, match="int3"):
-        store.handoffs.put(ID, HandoffRequest(items=(item,)))
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match="int3"):
+            store.handoffs.put(ID, HandoffRequest(items=(item,)))
+        put_embedding(store, key_of(2))  # then it is not needed, and no better
 
 
 def test_placeholders_that_are_not_as_many_as_rows_are_refused_and_not_kept(store: Store) -> None:
@@ -128,6 +130,38 @@ def test_placeholders_that_are_not_as_many_as_rows_are_refused_and_not_kept(stor
             store.handoffs.put(ID, request)
         assert store.handoffs.get(ID) is None
     assert store.handoffs.put(ID, request_of(1)).created
+
+
+def test_one_that_is_refused_never_was_there(store: Store) -> None:
+    """A right put of the same id beside it, and who waits, see nothing of it."""
+    put_embedding(store, key_of(1))
+
+    def refused(name: str) -> bool:
+        with pytest.raises(InvalidRequest):
+            store.handoffs.put(name, request_of(1, length=5))
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        for name in (f"r{number}" for number in range(150)):
+            bad, good = pool.submit(refused, name), pool.submit(store.handoffs.put, name, request_of(1))
+            try:
+                assert good.result(10).created, name
+            finally:
+                conflicted = isinstance(bad.exception(10), HandoffConflict)  # it came second
+            assert conflicted or bad.result(10)
+            assert store.handoffs.get(name) is not None, name
+
+
+def test_who_waits_hears_nothing_of_one_that_is_refused(store: Store) -> None:
+    put_embedding(store, key_of(1))
+    store.notices.listen("w1", 0.05)
+    assert store.handoffs.get(ID, "w1") is None
+    with pytest.raises(InvalidRequest):
+        store.handoffs.put(ID, request_of(1, length=5))
+    assert store.notices.listen("w1", 0.2) == []
+    store.handoffs.put(ID, request_of(1))
+    (notice,) = listen_until(store, "w1", 1)
+    assert notice.job_id == handoff_topic(ID)
 
 
 def test_it_ends_with_its_time_which_a_put_renews(make_store: MakeStore) -> None:
@@ -233,3 +267,18 @@ def test_a_handoff_of_another_version_is_as_if_not_there(
     server.rpush(keys.handoff(ID), '{"items":[{"key":"x","offset":0,"length":1}]}', "nonsense")
     server.expire(keys.handoff(ID), 60)
     assert store.handoffs.get(ID) is None
+
+
+def test_a_put_goes_over_the_same_one_of_another_version(
+    make_store: MakeStore, server: redis.Redis, request: pytest.FixtureRequest
+) -> None:
+    if request.node.callspec.params["make_store"] == "memory":
+        pytest.skip("of the server alone")
+    store = make_store()
+    put_embedding(store, key_of(1))
+    store.handoffs.put(ID, request_of(1))
+    server.lset(keys.handoff(ID), 1, "nonsense")
+    assert store.handoffs.get(ID) is None
+    put = store.handoffs.put(ID, request_of(1))
+    assert put.created
+    assert store.handoffs.get(ID) == put.handoff

@@ -5,10 +5,18 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from epd.contracts.errors import InvalidRequest
 from epd.contracts.handoff import Handoff, HandoffRequest
 from epd.contracts.job import Notice
-from epd.store.handoffs import StoredHandoff, body_text, conflict, given_entry, joined, missing, notice_of
+from epd.store.handoffs import (
+    StoredHandoff,
+    body_text,
+    checked,
+    conflict,
+    given_entry,
+    joined,
+    missing,
+    notice_of,
+)
 from epd.store.memory.state import MemoryState
 
 
@@ -38,10 +46,7 @@ class MemoryHandoffs:
             if held is not None and held.body != body:
                 raise conflict()
             entries = self._entries(request) if held is None else held.entries
-            try:
-                handoff = joined(request_id, body, entries)
-            except ValueError as error:
-                raise InvalidRequest(str(error)) from error
+            handoff = checked(request_id, body, entries)
             self._held[request_id] = _Held(body, entries, now + self._ttl)
             self._publish(request_id)
         return StoredHandoff(handoff, created=held is None)
@@ -65,7 +70,8 @@ class MemoryHandoffs:
         """The index entries of all items, from the index or from the request."""
         now = time.time()
         known = {key: entry.text for key, entry in self._state.entries.items() if entry.ends_at > now}
-        texts = [known.get(item.key) or given_entry(item) for item in request.items]
+        given = [given_entry(item) for item in request.items]  # refused even where it is not needed
+        texts = [known.get(item.key) or text for item, text in zip(request.items, given, strict=True)]
         gone = [item.key for item, text in zip(request.items, texts, strict=True) if not text]
         if gone:
             raise missing(list(dict.fromkeys(gone)))

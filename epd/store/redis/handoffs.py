@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 from itertools import chain
 
-from epd.contracts.errors import InvalidRequest
 from epd.contracts.handoff import Handoff, HandoffRequest
 from epd.store import keys
 from epd.store.clock import milliseconds
@@ -14,6 +13,7 @@ from epd.store.handoffs import (
     WATCH_SECONDS,
     StoredHandoff,
     body_text,
+    checked,
     conflict,
     given_entry,
     joined,
@@ -37,20 +37,36 @@ class RedisHandoffs:
         self._ttl_ms = milliseconds(ttl)
 
     def put(self, request_id: str, request: HandoffRequest) -> StoredHandoff:
-        """Keep a handoff with the metadata of its keys, and tell who waits."""
-        items = chain.from_iterable((item.key, given_entry(item)) for item in request.items)
-        args: tuple[Argument, ...] = (self._ttl_ms, body_text(request), notice_of(request_id), *items)
+        """Keep a handoff with the metadata of its keys, and tell who waits.
+
+        What is made of the entries is checked before it is put, so nobody ever sees one that is refused.
+        """
+        body = body_text(request)
+        held, values = self._values(request_id, body, request)
+        if held:
+            if (handoff := _read(request_id, values)) is not None:
+                return StoredHandoff(handoff, created=False)
+            self.remove(request_id)  # of another version of the code: as if not there
+            _, values = self._values(request_id, body, request)
+        handoff = checked(request_id, values[0], values[1:])
+        args: tuple[Argument, ...] = (self._ttl_ms, notice_of(request_id), *values)
         state, *rest = self._connection.run(Script.HANDOFF_PUT, _names(request_id), args)
+        if state == "conflict":
+            raise conflict()
+        if state == "held":  # the same was put meanwhile; its entries are what Decode reads
+            handoff = checked(request_id, rest[0][0], rest[0][1:])
+        return StoredHandoff(handoff, created=state == "created")
+
+    def _values(self, request_id: str, body: str, request: HandoffRequest) -> tuple[bool, list[str]]:
+        """Body and entries of a handoff, and whether they are kept already; then their time starts anew."""
+        items = chain.from_iterable((item.key, given_entry(item)) for item in request.items)
+        args: tuple[Argument, ...] = (self._ttl_ms, body, *items)
+        state, *rest = self._connection.run(Script.HANDOFF_ENTRIES, [keys.handoff(request_id)], args)
         if state == "conflict":
             raise conflict()
         if state == "missing":
             raise missing(list(dict.fromkeys(rest[0])))
-        body, *entries = rest[0]
-        try:
-            return StoredHandoff(joined(request_id, body, entries), created=state == "created")
-        except ValueError as error:
-            self.remove(request_id)
-            raise InvalidRequest(str(error)) from error
+        return (True, rest[0]) if state == "held" else (False, [body, *rest[0]])
 
     def get(self, request_id: str, watcher: str | None = None) -> Handoff | None:
         """A handoff, or None; then its coming is published to the watcher's channel."""

@@ -47,6 +47,7 @@ class Script(StrEnum):
     JOB_CLOSE = "job_close"
     LOAD_ADMIT = "load_admit"
     LOAD_RELEASE = "load_release"
+    HANDOFF_ENTRIES = "handoff_entries"
     HANDOFF_PUT = "handoff_put"
     HANDOFF_GET = "handoff_get"
 
