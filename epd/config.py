@@ -25,6 +25,10 @@ from epd.contracts.errors import SettingsError, UnknownModel
 from epd.contracts.media import Modality
 from epd.contracts.wire import Wire
 
+#: Mistakes whose value tells nothing: of a key that is missing it would be the whole table around it.
+_REASONS = {"missing": "missing", "extra_forbidden": "no such key"}
+#: Characters of a wrong value that a message repeats.
+_SHOWN = 60
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 
 
@@ -113,7 +117,13 @@ def _with_absolute_paths(config: Config, folder: Path) -> Config:
 
 def _sentence(item: object) -> str:
     assert isinstance(item, dict)
-    place = ".".join(str(part) for part in item["loc"]) or "file"
-    if item["type"] == "value_error":  # a check over several keys; its text names them
-        return f"{place}: {item['msg']}"
-    return f"{place}={item.get('input')!r}: {item['msg']}"
+    place = ".".join(str(part) for part in item["loc"])
+    reason = _REASONS.get(item["type"]) or str(item["msg"]).removeprefix("Value error, ")
+    given = item.get("input")
+    if item["type"] == "value_error" or item["type"] in _REASONS or isinstance(given, dict | list):
+        return f"{place}: {reason}" if place else reason
+    return f"{place}={_shortened(repr(given))}: {reason}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

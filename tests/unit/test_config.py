@@ -73,6 +73,32 @@ def test_a_mistake_is_named(tmp_path: Path, old: str, new: str, named: str) -> N
     assert named in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('family = "dinov2"', "", "encoders.photo.family: missing"),
+        ('family = "dinov2"', 'family = "dinov2"\nfamilly = "x"', "encoders.photo.familly: no such key"),
+        ('path = "models/photo"', "", "encoders.photo: exactly one of path, hub"),
+        ('default_model = "demo"', "", "default_model: missing"),
+        ('default_model = "demo"', 'default_model = "other"', "default_model 'other' is not in [models]"),
+        ("[models.demo]", "[models]\ndemo = [1, 2]\n[models.two]", "models.demo: Input should be"),
+    ],
+)
+def test_a_mistake_is_told_in_one_short_line(tmp_path: Path, old: str, new: str, said: str) -> None:
+    """Pydantic's own text repeats the whole table that lacks a key."""
+    path = _write(tmp_path, GOOD.replace(old, new))
+    with pytest.raises(SettingsError) as caught:
+        load_config(path)
+    assert str(caught.value).startswith(f"config file {path}: {said}")
+    assert len(str(caught.value)) < len(str(path)) + 100
+
+
+def test_a_long_wrong_value_is_cut(tmp_path: Path) -> None:
+    path = _write(tmp_path, GOOD.replace('device = "cuda:1"', f'device = "{"x" * 5000}"'))
+    with pytest.raises(SettingsError, match=r"encoders\.sound\.device='x{59}\.\.\.: "):
+        load_config(path)
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"nowhere\.toml: No such file"):
         load_config(tmp_path / "nowhere.toml")
