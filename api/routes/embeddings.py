@@ -11,7 +11,6 @@ from api.embedding_formats import MEDIA_TYPES, Form, Representation, form_of, re
 from api.embedding_response import embedding_headers, embedding_pieces, entity_tag
 from api.mapped_rows import map_rows
 from api.services import Served, Services
-from api.slices import PIN_SECONDS
 from api.streamed import StreamedResponse
 from epd.contracts.errors import NotFound
 from epd.contracts.metadata import Entry, Metadata
@@ -63,8 +62,8 @@ async def get_metadata(services: Served, key: Key) -> Metadata:
     return (await services.call(_entry, services, key)).metadata
 
 
-def _entry(services: Services, key: str, lease: float = 0.0) -> Entry:
-    (entry,) = services.store.embeddings.lookup([key], lease=lease)
+def _entry(services: Services, key: str) -> Entry:
+    (entry,) = services.store.embeddings.lookup([key])
     if entry is None:
         raise NotFound("no such embedding, or it was evicted")
     return entry
@@ -75,10 +74,10 @@ def _open(
 ) -> tuple[EmbeddingFile, Representation, memoryview]:
     """The index first, so that only whole embeddings are given out; then the rows, mapped.
 
-    Its lease keeps the file where it is until the rows are mapped, and from being counted as free while they
-    are sent.
+    No pin: the look-up made it the last that would be evicted, and a mapping outlives its file. A pin would
+    outlive the answer instead, and keep newer embeddings out of a cache that is read as a whole.
     """
-    _entry(services, key, lease=PIN_SECONDS)
+    _entry(services, key)
     stored, file = services.store.embeddings.open(key)
     with file:
         body = represent(stored, form, *bounds)

@@ -53,7 +53,7 @@ class FilledIndex:
     def evict(self, nbytes: int) -> tuple[list[str], float]:
         """Take at least so many bytes out of L1; the keys, and the seconds that the call took."""
         limit = max(0, int(self.connection.call("GET", names.LRU_BYTES) or 0) - nbytes)
-        command = RedisIndex(self.connection, TierLimits(limit)).eviction([])
+        command = RedisIndex(self.connection, TierLimits(limit)).eviction([], pinned_too=False)
         started = time.perf_counter()
         (evicted,) = self.connection.pipe([command])
         return evicted, time.perf_counter() - started

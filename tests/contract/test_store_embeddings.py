@@ -139,19 +139,36 @@ def test_a_batch_does_not_evict_itself_for_others(make_store: MakeStore) -> None
     assert store.embeddings.stats().entries == 4
 
 
-def test_a_pinned_embedding_is_not_evicted_until_its_lease_is_over(make_store: MakeStore) -> None:
+def _put_apart(store: Store, *numbers: int) -> list[str]:
+    """Embeddings of a quarter each, one used after the other; their keys."""
+    for number in numbers:
+        put_embedding(store, key_of(number), ROWS_OF_A_QUARTER)
+        time.sleep(0.002)  # last use is told apart by the millisecond
+    return [key_of(number) for number in numbers]
+
+
+def test_a_pinned_embedding_is_not_evicted_while_another_is_not(make_store: MakeStore) -> None:
     store = make_store(embedding_bytes=MIB)
-    keys = [key_of(number) for number in range(50, 54)]
-    for key in keys:
-        put_embedding(store, key, ROWS_OF_A_QUARTER)
-    assert store.embeddings.pin([*keys, OTHER], 60) == [True] * 4 + [False]
-    assert store.embeddings.pin(keys[:1], 0.001) == [True]
-    put_embedding(store, key_of(60), ROWS_OF_A_QUARTER)
-    # All others are pinned, so what was just written goes: the bound holds.
-    assert [entry is not None for entry in store.embeddings.lookup([*keys, key_of(60)])] == [True] * 4 + [
-        False
-    ]
+    keys = _put_apart(store, 50, 51, 52, 53)
+    assert store.embeddings.pin([*keys[:3], OTHER], 60) == [True] * 3 + [False]
+    assert store.embeddings.pin(keys[:1], 0.001) == [True]  # which does not shorten it
+    _put_apart(store, 60)
+    found = store.embeddings.lookup([*keys, key_of(60)])
+    assert [entry is not None for entry in found] == [True, True, True, False, True]
     assert store.embeddings.pin([], 1) == []
+
+
+def test_the_newest_stays_where_all_others_are_pinned(make_store: MakeStore) -> None:
+    store = make_store(embedding_bytes=MIB)
+    keys = _put_apart(store, 50, 51, 52, 53)
+    for number in range(60, 70):
+        for key in keys:  # as one who reads everything
+            assert store.embeddings.lookup([key], lease=60) != [None]
+            time.sleep(0.002)
+        keys = [*keys[1:], *_put_apart(store, number)]
+        assert None not in store.embeddings.lookup(keys)
+        assert store.embeddings.stats().nbytes == MIB
+    assert len(list(store.embeddings.path(keys[0]).parent.parent.iterdir())) == 4
 
 
 def test_an_ended_pin_holds_nothing(make_store: MakeStore) -> None:

@@ -53,7 +53,7 @@ class MemoryFlights:
         """Index, finish and release, then hold the byte bound."""
         with self._state.lock:
             counts = [self._complete(item) for item in batch]
-            evicted = self._index.evict(spare={item.entry.ref.key for item in batch})
+            evicted = self._index.evict({item.entry.ref.key for item in batch}, pinned_too=True)
         for key in evicted:
             self._folder.remove(key)
         return counts

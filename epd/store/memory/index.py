@@ -39,13 +39,20 @@ class MemoryIndex:
         self._state.entries[key] = IndexEntry(entry_text(entry), now + self._ttl)
         self._book.name(Tier.L1, key, file)
 
-    def evict(self, spare: AbstractSet[str]) -> list[str]:
-        """Take the oldest out of L1 until within its limit; ``spare`` goes only when it alone is over it.
+    def evict(self, spare: AbstractSet[str], *, pinned_too: bool) -> list[str]:
+        """Take the oldest out of L1 until within its limit; ``spare`` goes last.
 
-        Pinned ones stay. Hold the lock.
+        With ``pinned_too`` pinned ones go before it, where all others are; else they stay. Hold the lock.
         """
-        out = self._book.walk(Tier.L1, self._limits.l1, lambda key: key not in spare)
-        out += self._book.walk(Tier.L1, self._limits.l1, lambda key: True)
+        limit = self._limits.l1
+
+        def is_old(key: str) -> bool:
+            return key not in spare
+
+        out = self._book.walk(Tier.L1, limit, is_old)
+        if pinned_too:
+            out += self._book.walk(Tier.L1, limit, is_old, pinned_too=True)
+        out += self._book.walk(Tier.L1, limit, lambda key: True, pinned_too=pinned_too)
         self._state.cache_totals["evicted_l1"] += len(out)
         return out
 
@@ -147,7 +154,7 @@ class MemoryIndex:
             if second is not None and taken:
                 self._state.cache_totals["promotions"] += key not in self._book.of(Tier.L1)
                 self._book.name(Tier.L1, key, TierFile(second.nbytes, time.time()))
-            return taken, self.evict({key})
+            return taken, self.evict({key}, pinned_too=False)
 
     def count(self, event: CacheEvent, amount: int = 1) -> None:
         """Add to the totals."""

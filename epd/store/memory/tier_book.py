@@ -58,13 +58,15 @@ class TierBook:
         files = [self.of(tier).pop(key, None) for tier in Tier]
         return self._state.entries.pop(key, None) is not None or any(files)
 
-    def walk(self, tier: Tier, limit: int, take: Callable[[str], bool]) -> list[str]:
-        """Take the least recently used files out until a tier is within its limit; pinned ones stay."""
+    def walk(
+        self, tier: Tier, limit: int, take: Callable[[str], bool], *, pinned_too: bool = False
+    ) -> list[str]:
+        """Take the least recently used files out until a tier is within its limit; pinned ones may stay."""
         out: list[str] = []
         for key in sorted(self.of(tier), key=lambda key: self.of(tier)[key].used_at):
             if self.nbytes(tier) <= limit:
                 break
-            if take(key) and not self._state.is_pinned(key):
+            if take(key) and (pinned_too or not self._state.is_pinned(key)):
                 self.leave(tier, key)
                 out.append(key)
         return out

@@ -61,7 +61,7 @@ class RedisFlights:
         if not batch:
             return []
         commands = [self._completion(portion) for portion in portions(batch)]
-        commands.append(self._index.eviction([item.entry.ref.key for item in batch]))
+        commands.append(self._index.eviction([item.entry.ref.key for item in batch], pinned_too=True))
         *finished, evicted = self._connection.pipe(commands)
         self._delete_files(evicted)
         return [int(count) for count in chain.from_iterable(finished)]

@@ -104,7 +104,10 @@ class RedisIndex:
     def promoted(self, key: str) -> tuple[bool, list[str]]:
         """A file was copied to L1; what is used least leaves it for that."""
         taken, evicted = self._connection.pipe(
-            [self._connection.script_command(Script.PROMOTED, [], (key,)), self.eviction([key])]
+            [
+                self._connection.script_command(Script.PROMOTED, [], (key,)),
+                self.eviction([key], pinned_too=False),
+            ]
         )
         return bool(taken), list(evicted)
 
@@ -112,9 +115,10 @@ class RedisIndex:
         """Add to the totals."""
         self._connection.call("HINCRBY", names.CACHE_TOTALS, event.value, amount)
 
-    def eviction(self, spare: Sequence[str]) -> Command:
+    def eviction(self, spare: Sequence[str], *, pinned_too: bool) -> Command:
         """The command that holds the limit of L1; it answers with the keys whose files may go."""
-        return self._connection.script_command(Script.EVICT, [], (self._limits.l1, MAX_WALK, *spare))
+        arguments: Command = (self._limits.l1, MAX_WALK, int(pinned_too), *spare)
+        return self._connection.script_command(Script.EVICT, [], arguments)
 
 
 def _server_cursor(cursor: str | None) -> str:

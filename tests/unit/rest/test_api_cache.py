@@ -99,7 +99,7 @@ def test_one_key_is_taken_out_once(kept: Rest) -> None:
 
 def test_what_is_being_read_stays_readable(kept: Rest) -> None:
     """A reader that opened the file by its path, as an engine on the same machine does."""
-    assert kept.client.get(f"/v1/embeddings/{KEYS[0]}").status_code == 200  # which pins it
+    assert kept.store.embeddings.pin(KEYS[:1], 60) == [True]
     assert kept.client.delete(f"/v1/embeddings/{KEYS[0]}").status_code == 204
     assert kept.client.get(f"/v1/embeddings/{KEYS[0]}").status_code == 404
     stored, file = kept.store.embeddings.open(KEYS[0])

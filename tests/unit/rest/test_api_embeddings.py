@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import safetensors.numpy
-from api_worker_double import rows
+from api_worker_double import TOKENS, rows
 
 from epd.contracts.job import PartId
 from epd.contracts.media import Modality
@@ -16,7 +16,7 @@ from epd.contracts.messages import Wanted
 from epd.store.base import Completed
 
 if TYPE_CHECKING:
-    from conftest import Rest
+    from conftest import MakeRest, Rest
 
 KEY = "c3" * 32
 BRAIN = "d4" * 32
@@ -150,3 +150,25 @@ def test_a_damaged_file_is_not_handed_out(kept: Rest) -> None:
     path = kept.store.embeddings.path(KEY)
     path.write_bytes(path.read_bytes()[:-1])
     assert kept.client.get(f"/v1/embeddings/{KEY}").status_code == 404
+
+
+def test_reads_leave_no_pin_behind(kept: Rest) -> None:
+    assert kept.client.head(f"/v1/embeddings/{KEY}").status_code == 200
+    assert kept.client.get(f"/v1/embeddings/{KEY}?start=0&stop=1").status_code == 200
+    assert kept.client.get(f"/v1/embeddings/{BRAIN}").status_code == 200
+    assert [row.pinned for row in kept.store.embeddings.scan().rows] == [False, False]
+
+
+def test_what_was_made_last_is_readable_while_all_is_read(
+    make_rest: MakeRest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TOKENS, Modality.IMAGE, 8192)  # a quarter of L1
+    rest = make_rest(embedding_bytes=1 << 20)
+    for number in range(12):
+        wanted = Wanted(key=f"{number:064x}", track=Modality.IMAGE, encoder="eye", encoder_identity="x")
+        entry = rest.worker.put(wanted, "e" * 64, dtype="float32")
+        rest.store.flights.complete([Completed(entry, "0" * 32, PartId(0, Modality.IMAGE), {})])
+        one = {"slices": [{"key": wanted.key, "start": 0, "stop": 1}]}
+        assert rest.client.get(f"/v1/embeddings/{wanted.key}?start=0&stop=1").status_code == 200, number
+        assert rest.client.post("/v1/embeddings/slices", json=one).status_code == 200, number
+    assert rest.store.embeddings.stats().nbytes <= rest.settings.embedding_bytes
