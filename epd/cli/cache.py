@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from epd.cli.fitting import print_whole, whole_console
 from epd.cli.server import UrlOption, connect
-from epd.cli.tables import plain_table
+from epd.cli.tables import byte_size
+from epd.client import Client
 from epd.contracts.answers import StatusAnswer
 from epd.contracts.cache import CachedAnswer, Tier, TierStats
-from epd.contracts.errors import NotFound
+from epd.contracts.errors import InvalidRequest, NotFound
 from epd.contracts.media import Modality
 
 cache_app = typer.Typer(help="Look into the embedding cache, and take things out.", no_args_is_help=True)
 
 EncoderOption = Annotated[str | None, typer.Option("--encoder", help="Of this encoder alone.")]
 _ROWS = 100
-_MIB = 1 << 20
+#: Columns of ``ls`` that a narrow terminal goes without, the first one first. The key and the encoder stay.
+_SPARE = ("dtype", "revision", "used", "shape", "tiers", "type", "size")
 
 
 @cache_app.command("ls")
@@ -34,16 +36,18 @@ def list_cached(
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = _ROWS,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON line for each.")] = False,
 ) -> None:
-    """Show what is cached, in no order."""
+    """Show what is cached, in no order: a line for each, its key whole."""
     with connect(url, timeout=30) as client:
         found = client.cached(encoder=encoder, modality=modality, tier=tier, page=min(limit, 500))
         rows = list(islice(found, limit + 1))
+        if not rows:
+            _tell_unknown(client, encoder)
     if as_json:
         for row in rows[:limit]:
             print(row.model_dump_json())
         return
-    console = Console()
-    console.print(_rows(rows[:limit]))
+    console = whole_console()
+    print_whole(console, _columns(rows[:limit]), spare=_SPARE)
     if len(rows) > limit:
         console.print(f"and more; --limit shows more than {limit}")
 
@@ -53,21 +57,25 @@ def show_stat(
     url: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Show sizes, hit ratio, evictions and moves between the tiers."""
+    """Show sizes, hit ratio, evictions and moves between the tiers.
+
+    Evicted are files that left a tier for its limit. One that leaves L1 and lies in L2 counts too, and is
+    not lost; without an L2 every one is.
+    """
     with connect(url, timeout=10) as client:
         answer = client.status()
     if as_json:
         fields = {"cache_entries", "cache_bytes", "cache_limit", "l2", "cache_totals"}
         print(answer.model_dump_json(include=fields, indent=2))
         return
-    console = Console()
+    console = whole_console()
     for line in cache_lines(answer):
         console.print(line, highlight=False)
 
 
 @cache_app.command("rm")
 def remove(
-    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="64 hex digits each.")],
+    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="64 hex digits each, as ls prints.")],
     url: UrlOption = None,
 ) -> None:
     """Take embeddings out of the cache. Exit code 1: one of them was not there."""
@@ -93,26 +101,54 @@ def clear(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Empty the cache, or take out what one encoder, or one revision of its weights, has made."""
+    """Empty the cache, or take out what one encoder, or one revision of its weights, has made.
+
+    Asks first; where nobody can be asked, as in a script, it takes --yes.
+    """
     whose = f"encoder {encoder}" if encoder else "every encoder"
     if revision:
         whose += f", revision {revision}"
-    if not yes:
-        typer.confirm(f"Take out all embeddings of {whose}?", abort=True)
+    if not yes and not _agreed(f"Take out all embeddings of {whose}?"):
+        raise typer.Abort
     with connect(url, timeout=60) as client:
-        print(f"removed {client.clear(encoder=encoder, weights_digest=revision)}")
+        removed = client.clear(encoder=encoder, weights_digest=revision)
+        if not removed:
+            _tell_unknown(client, encoder)
+        print(f"removed {removed}")
 
 
-def _rows(rows: list[CachedAnswer]) -> Table:
-    table = plain_table("key", "type", "encoder", "revision", "shape", "dtype", "size", "tiers", "used")
-    for row in rows:
-        used = datetime.fromtimestamp(row.used_at, UTC).strftime("%Y-%m-%d %H:%M:%S")
-        tiers = "+".join(row.tiers) + (" pinned" if row.pinned else "")
-        shape = "x".join(map(str, row.shape))
-        revision = (row.weights_digest or "-")[:12]
-        size = f"{row.nbytes / (1 << 10):.0f} KiB"
-        table.add_row(row.key, row.modality, row.encoder, revision, shape, row.dtype, size, tiers, used)
-    return table
+def _agreed(question: str) -> bool:
+    try:
+        return typer.confirm(question)
+    except typer.Abort as error:
+        if sys.stdin.isatty():  # Ctrl-C
+            raise
+        raise InvalidRequest("nobody answered, so nothing was taken out; --yes does not ask") from error
+
+
+def _tell_unknown(client: Client, encoder: str | None) -> None:
+    """Nothing was found: say on stderr when the server has no encoder of that name. It may have had one."""
+    if encoder is None:
+        return
+    known = [one.name for one in client.models().encoders]
+    if encoder not in known:
+        print(
+            f"nothing found, and no encoder is named {encoder!r}; known: {', '.join(known)}", file=sys.stderr
+        )
+
+
+def _columns(rows: list[CachedAnswer]) -> dict[str, list[str]]:
+    return {
+        "key": [row.key for row in rows],
+        "type": [str(row.modality) for row in rows],
+        "encoder": [row.encoder for row in rows],
+        "revision": [(row.weights_digest or "-")[:12] for row in rows],
+        "shape": ["x".join(map(str, row.shape)) for row in rows],
+        "dtype": [row.dtype for row in rows],
+        "size": [byte_size(row.nbytes) for row in rows],
+        "tiers": ["+".join(row.tiers) + (" pinned" if row.pinned else "") for row in rows],
+        "used": [datetime.fromtimestamp(row.used_at, UTC).strftime("%Y-%m-%d %H:%M:%S") for row in rows],
+    }
 
 
 def cache_lines(answer: StatusAnswer) -> Iterator[str]:
@@ -125,7 +161,8 @@ def cache_lines(answer: StatusAnswer) -> Iterator[str]:
     ratio = "-" if totals.hit_ratio is None else f"{totals.hit_ratio:.1%}"
     hits = f"{totals.hits_l1 + totals.hits_l2} hits ({totals.hits_l2} in L2), {totals.misses} misses"
     yield f"hit ratio: {ratio}: {hits}"
-    gone = f"{totals.evicted_l1} from L1, {totals.evicted_l2} from L2; {totals.removed} removed"
+    kept = " (those that lie in L2 too are not lost)" if answer.l2 is not None else ""
+    gone = f"{totals.evicted_l1} from L1{kept}, {totals.evicted_l2} from L2; {totals.removed} removed"
     yield f"evicted: {gone}; {totals.corrupt} damaged files deleted"
     if answer.l2 is not None:
         moves = f"{totals.demotions} to L2, {totals.promotions} back to L1, {totals.failed_moves} failed"
@@ -133,4 +170,4 @@ def cache_lines(answer: StatusAnswer) -> Iterator[str]:
 
 
 def _tier_line(name: str, tier: TierStats) -> str:
-    return f"{name}: {tier.entries} embeddings, {tier.nbytes / _MIB:.1f} of {tier.limit / _MIB:.0f} MiB"
+    return f"{name}: {tier.entries} embeddings, {byte_size(tier.nbytes)} of {byte_size(tier.limit)}"

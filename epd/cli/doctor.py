@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from epd.cli.redis_probe import server_info, without_password
-from epd.cli.tables import plain_table
+from epd.cli.tables import byte_size, plain_table
 from epd.config import Config, EncoderConfig, load_config
 from epd.contracts.errors import SettingsError
 from epd.settings import Settings, settings
@@ -30,7 +30,6 @@ _TORCH_PROBE = (
 )
 #: The decode worker's own choice: the system's ffmpeg where it is recent enough, else the one in a wheel.
 _FFMPEG_PROBE = "from workers.ffmpeg import ffmpeg_binary; print(ffmpeg_binary())"
-_GIB = 1 << 30
 #: The oldest Redis whose commands the store's scripts know.
 _OLDEST_REDIS = 7
 
@@ -145,4 +144,4 @@ def _hub_checkpoint(encoder: EncoderConfig) -> Finding:
 def _space(folder: Path, wanted: int) -> Finding:
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     free = shutil.disk_usage(existing).free
-    return free >= wanted, f"{free / _GIB:.1f} GiB free at {existing}, limit {wanted / _GIB:.1f} GiB"
+    return free >= wanted, f"{byte_size(free)} free at {existing}, limit {byte_size(wanted)}"

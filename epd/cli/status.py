@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from epd.cli.cache import cache_lines
+from epd.cli.fitting import print_whole, whole_console
 from epd.cli.gpu_tables import gpu_tables
 from epd.cli.server import UrlOption, connect
-from epd.cli.tables import mebibytes, plain_table
-from epd.contracts.answers import ModelsAnswer, StatusAnswer
+from epd.cli.tables import byte_size, mebibytes, plain_table
+from epd.contracts.answers import EncoderAnswer, ModelsAnswer, StatusAnswer
 
 JsonOption = Annotated[bool, typer.Option("--json", help="The server's own answer.")]
-_MIB = 1 << 20
+#: Columns that a narrow terminal goes without, the first one first.
+_SPARE = ("graphs", "hidden", "parameters", "dtype", "family", "types", "memory", "device")
 
 
 def status(url: UrlOption = None, as_json: JsonOption = False) -> None:
@@ -25,14 +26,14 @@ def status(url: UrlOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         print(answer.model_dump_json(indent=2))
         return
-    console = Console()
+    console = whole_console()
     console.print(_workers(answer), "")
     for table in gpu_tables(answer):
         console.print(table, "")
     console.print(_queues(answer), "")
     for line in cache_lines(answer):
         console.print(line, highlight=False)
-    console.print(f"blobs: {_mib(answer.blob_bytes, answer.blob_limit)}")
+    console.print(f"blobs: {byte_size(answer.blob_bytes)} of {byte_size(answer.blob_limit)}")
 
 
 def _workers(answer: StatusAnswer) -> Table:
@@ -52,10 +53,6 @@ def _queues(answer: StatusAnswer) -> Table:
     return table
 
 
-def _mib(nbytes: int, limit: int) -> str:
-    return f"{nbytes / _MIB:.1f} of {limit / _MIB:.0f} MiB"
-
-
 def models(url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Show the server's models and encoders."""
     with connect(url, timeout=10) as client:
@@ -63,9 +60,9 @@ def models(url: UrlOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         print(answer.model_dump_json(indent=2))
         return
-    console = Console()
+    console = whole_console()
     console.print(_models(answer), "")
-    console.print(_encoders(answer))
+    print_whole(console, _encoders(answer), spare=_SPARE, title="encoders")
 
 
 def _models(answer: ModelsAnswer) -> Table:
@@ -76,22 +73,34 @@ def _models(answer: ModelsAnswer) -> Table:
     return table
 
 
-def _encoders(answer: ModelsAnswer) -> Table:
-    columns = ("encoder", "family", "ready", "types", "hidden", "dtype", "device", "parameters", "memory")
-    table = plain_table(*columns, "graphs", title="encoders")
-    for encoder in answer.encoders:
-        ready = "yes" if encoder.ready else "no"
-        if (card := encoder.card) is None:
-            table.add_row(encoder.name, encoder.family, ready)
-            continue
-        facts = (
-            ", ".join(card.modalities),
-            str(card.hidden),
-            card.dtype,
-            card.device,
-            f"{card.parameters / 1e6:.1f} M",
-            mebibytes(encoder.memory_bytes),
-            "-" if encoder.graphs is None else f"{encoder.graphs}, {mebibytes(encoder.graph_bytes)}",
-        )
-        table.add_row(encoder.name, encoder.family, ready, *facts)
-    return table
+def _encoders(answer: ModelsAnswer) -> dict[str, list[str]]:
+    columns = (
+        "encoder",
+        "family",
+        "ready",
+        "types",
+        "hidden",
+        "dtype",
+        "device",
+        "parameters",
+        "memory",
+        "graphs",
+    )
+    rows = [_encoder(one) for one in answer.encoders]
+    return {name: [row[place] for row in rows] for place, name in enumerate(columns)}
+
+
+def _encoder(encoder: EncoderAnswer) -> tuple[str, ...]:
+    known = (encoder.name, encoder.family, "yes" if encoder.ready else "no")
+    if (card := encoder.card) is None:
+        return *known, *("-",) * 7
+    return (
+        *known,
+        ", ".join(card.modalities),
+        str(card.hidden),
+        card.dtype,
+        card.device,
+        f"{card.parameters / 1e6:.1f} M",
+        mebibytes(encoder.memory_bytes),
+        "-" if encoder.graphs is None else f"{encoder.graphs}, {mebibytes(encoder.graph_bytes)}",
+    )

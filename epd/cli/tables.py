@@ -35,6 +35,14 @@ def mebibytes(nbytes: int | None) -> str:
     return "-" if nbytes is None else f"{nbytes / (1 << 20):.1f} MiB"
 
 
+def byte_size(nbytes: int) -> str:
+    """A size for people, in the largest unit that it fills: ``512 B``, ``1.5 KiB``, ``4.0 GiB``."""
+    for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if nbytes >= 1 << power:
+            return f"{nbytes / (1 << power):.1f} {unit}"
+    return f"{nbytes} B"
+
+
 def parts_table(*, title: str | None = None) -> Table:
     """The head of a table of items and tracks; only the first column may wrap. Fits into 80 columns."""
     table = plain_table("item", title=title)

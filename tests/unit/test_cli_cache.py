@@ -13,8 +13,9 @@ from epd.cli import cache
 from epd.cli.main import typer_app
 from epd.client import Client
 from epd.client.calls import Answer
-from epd.contracts.answers import StatusAnswer
+from epd.contracts.answers import EncoderAnswer, ModelsAnswer, StatusAnswer
 from epd.contracts.cache import CachedAnswer, CachePageAnswer, CacheTotals, RemovedAnswer, Tier, TierStats
+from epd.contracts.errors import InvalidRequest
 from epd.contracts.media import Modality
 
 ROWS = [
@@ -45,6 +46,10 @@ STATUS = StatusAnswer(
     blob_bytes=0,
     blob_limit=1,
 )
+MODELS = ModelsAnswer(
+    models=(),
+    encoders=tuple(EncoderAnswer(name=name, family="dinov2", ready=True) for name in ("ear", "eye")),
+)
 
 Run = Callable[..., str]
 
@@ -56,8 +61,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[httpx.Request]:
 
     def answer(request: httpx.Request) -> httpx.Response:
         requests.append(request)
+        if request.url.path == "/v1/models":
+            return httpx.Response(200, text=MODELS.model_dump_json())
         if request.url.path == "/v1/status":
             return httpx.Response(200, text=STATUS.model_dump_json())
+        if request.url.params.get("encoder") in {"dino", "ear"}:
+            nothing = CachePageAnswer(embeddings=()) if request.method == "GET" else RemovedAnswer(removed=0)
+            return httpx.Response(200, text=nothing.model_dump_json())
         if request.method == "GET":
             second = request.url.params.get("cursor") == "7"
             page = CachePageAnswer(
@@ -117,12 +127,38 @@ def test_ls_shows_a_table(asked: list[httpx.Request], monkeypatch: pytest.Monkey
     assert "abababababab" in text
 
 
+def test_ls_that_is_piped_gives_a_line_for_each_with_its_whole_key(
+    asked: list[httpx.Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = _run("ls").rstrip().splitlines()
+    assert [line.split()[0] for line in lines[2:]] == [row.key for row in ROWS]
+    assert {len(line.split()) for line in lines[2:]} == {
+        11,
+        12,
+    }  # every column; sizes and dates are two words
+    assert "removed 5" in _run("rm", *(line.split()[0] for line in lines[2:]))
+
+
+def test_an_encoder_that_nobody_knows_is_no_empty_cache(asked: list[httpx.Request]) -> None:
+    for command in (["ls"], ["ls", "--json"], ["clear", "--yes"]):
+        done = CliRunner().invoke(typer_app, ["cache", *command, "--encoder", "dino"])
+        assert done.exit_code == 0
+        assert done.stderr == "nothing found, and no encoder is named 'dino'; known: ear, eye\n"
+
+
+def test_a_known_encoder_without_entries_is_one(asked: list[httpx.Request]) -> None:
+    done = CliRunner().invoke(typer_app, ["cache", "ls", "--encoder", "ear"])
+    assert (done.exit_code, done.stderr) == (0, "")
+
+
 def test_stat_tells_sizes_ratio_and_moves(asked: list[httpx.Request]) -> None:
     text = _run("stat")
-    assert "cache: 3 embeddings, 1.0 of 4 MiB" in text
-    assert "cache on L2: 9 embeddings, 5.0 of 8 MiB" in text
+    assert "cache: 3 embeddings, 1.0 MiB of 4.0 MiB" in text
+    assert "cache on L2: 9 embeddings, 5.0 MiB of 8.0 MiB" in text
     assert "hit ratio: 90.0%: 9 hits (3 in L2), 1 misses" in text
-    assert "evicted: 7 from L1, 0 from L2; 0 removed; 1 damaged files deleted" in text
+    assert "evicted: 7 from L1 (those that lie in L2 too are not lost), 0 from L2; 0 removed" in text
+    assert "; 1 damaged files deleted" in text
     assert "moved: 9 to L2, 2 back to L1, 0 failed" in text
     assert json.loads(_run("stat", "--json"))["cache_totals"]["demotions"] == 9
 
@@ -137,6 +173,10 @@ def test_rm_tells_what_was_not_there(asked: list[httpx.Request]) -> None:
 
 def test_clear_asks_first_and_goes_on_until_all_were_looked_at(asked: list[httpx.Request]) -> None:
     _run("clear", answer="n\n", code=1)
+    assert asked == []
+    nobody = CliRunner().invoke(typer_app, ["cache", "clear"])  # standard input at its end
+    assert isinstance(nobody.exception, InvalidRequest)
+    assert "--yes" in nobody.exception.message
     assert asked == []
     assert "removed 4" in _run("clear", "--encoder", "eye", "--revision", "abab", "--yes")
     assert dict(asked[0].url.params) == {"encoder": "eye", "weights_digest": "abab"}
