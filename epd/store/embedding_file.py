@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import orjson
 
@@ -105,6 +106,23 @@ def _write_all(fd: int, data: bytes | memoryview) -> None:
         left = left[os.write(fd, left) :]
 
 
+def open_regular(path: Path, *, buffered: bool = True) -> BinaryIO:
+    """A file, open for reading; what else may stand there (a pipe, a device) is never waited for.
+
+    Raises:
+        NotFound: it is no regular file.
+        OSError: it cannot be opened; ``FileNotFoundError`` where there is none.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise NotFound("embedding file: something else than a file stands there")
+        return cast(BinaryIO, os.fdopen(fd, "rb", buffering=-1 if buffered else 0))
+    except BaseException:
+        os.close(fd)
+        raise
+
+
 def open_embedding(path: Path) -> EmbeddingFile:
     """Check a file from its header and its size.
 
@@ -112,7 +130,7 @@ def open_embedding(path: Path) -> EmbeddingFile:
         NotFound: it is not there, or it is not a whole embedding.
     """
     try:
-        with path.open("rb", buffering=0) as file:
+        with open_regular(path, buffered=False) as file:
             return read_header(path, file)
     except OSError as error:
         raise NotFound(f"embedding file: {error.strerror}") from error

@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from epd.contracts.cache import Tier
 from epd.contracts.errors import BlobSpaceFull, NotFound
-from epd.store.embedding_file import read_header
+from epd.store.embedding_file import open_regular, read_header
 from epd.store.embedding_folder import EmbeddingFolder
 from epd.store.index import EmbeddingIndex
 from epd.store.values import CacheEvent, Moved
@@ -119,7 +119,7 @@ class Mover:
         """A whole file, open; raises ``NotFound`` when it is not there or not whole."""
         path = self._folder(tier).path(key)
         try:
-            file = path.open("rb")
+            file = open_regular(path)
         except FileNotFoundError as error:
             raise NotFound("its file is gone") from error
         with file:

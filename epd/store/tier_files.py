@@ -9,7 +9,7 @@ from typing import BinaryIO
 from epd.contracts.cache import Tier
 from epd.contracts.errors import NotFound
 from epd.contracts.metadata import EmbeddingRef
-from epd.store.embedding_file import EmbeddingFile, read_header
+from epd.store.embedding_file import EmbeddingFile, open_regular, read_header
 from epd.store.embedding_folder import EmbeddingFolder
 from epd.store.file_digest import checksum_of
 from epd.store.index import Indexed
@@ -84,7 +84,7 @@ def _opened(path: Path) -> tuple[EmbeddingFile, BinaryIO]:
     """A file and its header; raises ``FileNotFoundError`` when it is not there, ``NotFound`` when damaged."""
     with ExitStack() as closing:
         try:
-            file = closing.enter_context(path.open("rb"))
+            file = closing.enter_context(open_regular(path))
             stored = read_header(path, file)
         except FileNotFoundError:
             raise
@@ -97,7 +97,7 @@ def _opened(path: Path) -> tuple[EmbeddingFile, BinaryIO]:
 def _check_whole(folder: EmbeddingFolder, ref: EmbeddingRef, checksum: str) -> None:
     """A file of L2 has to be the one that was copied there, bit by bit."""
     try:
-        with folder.path(ref.key).open("rb", buffering=0) as file:
+        with open_regular(folder.path(ref.key), buffered=False) as file:
             found = checksum_of(file)
     except OSError as error:
         raise NotFound(f"embedding file in L2: {error.strerror}") from error

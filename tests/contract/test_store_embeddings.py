@@ -63,9 +63,26 @@ def _swap(path: Path) -> None:
     path.write_bytes(text)
 
 
-@pytest.mark.parametrize(
-    "damage", [Path.unlink, _truncate, _grow, _garble, _swap, lambda p: p.write_bytes(b"")]
-)
+def _pipe(path: Path) -> None:
+    """Nobody writes to it, so whoever opened it as a file would wait for ever."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _device(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+DAMAGES = [Path.unlink, _truncate, _grow, _garble, _swap, _empty, _pipe, _device]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_is_a_miss_and_is_made_anew(store: Store, damage: Callable[[Path], object]) -> None:
     entry = put_embedding(store, KEY).entry
     damage(store.embeddings.path(KEY))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -147,3 +148,17 @@ async def test_what_lies_in_the_second_tier_alone_is_left_to_the_blocking_look_u
     assert await store.hits.lookup([key_of(1)]) in ([None], [entries[1]])
     assert store.embeddings.lookup([key_of(1)]) == [entries[1]]
     await store.hits.close()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("seen", [False, True])
+async def test_a_pipe_instead_of_a_file_is_not_at_hand_and_holds_nobody_up(
+    store: Store, hits: Hits, seen: bool
+) -> None:
+    entry = put_embedding(store, KEY).entry
+    if seen:
+        assert list(await hits.lookup([KEY])) == [entry]
+    path = store.embeddings.path(KEY)
+    path.unlink()
+    os.mkfifo(path)
+    assert list(await hits.lookup([KEY])) == [None]

@@ -41,11 +41,16 @@ def _folder(path: Path) -> None:
     (path / "something").write_bytes(b"else")
 
 
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 def _empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
-SEEN_BY_SIZE = [_truncate, _folder, _empty, Path.unlink]
+SEEN_BY_SIZE = [_truncate, _folder, _pipe, _empty, Path.unlink]
 DAMAGES = pytest.mark.parametrize("damage", [_flip, _flip_header, *SEEN_BY_SIZE])
 
 
