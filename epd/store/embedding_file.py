@@ -13,7 +13,7 @@ import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import orjson
 
@@ -117,7 +117,7 @@ def open_regular(path: Path, *, buffered: bool = True) -> BinaryIO:
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise NotFound("embedding file: something else than a file stands there")
-        return cast(BinaryIO, os.fdopen(fd, "rb", buffering=-1 if buffered else 0))
+        return os.fdopen(fd, "rb", buffering=-1 if buffered else 0)
     except BaseException:
         os.close(fd)
         raise

@@ -38,9 +38,14 @@ _ATTEMPTS = 3
 class EmbeddingFolder:
     """Files of embeddings below one root, which is made on first use."""
 
-    def __init__(self, root: Path) -> None:
-        """Use this root; it should be in memory (``/dev/shm``) or on a disk that all processes share."""
+    def __init__(self, root: Path, *, device: int | None = None) -> None:
+        """Use this root; it should be in memory (``/dev/shm``) or on a disk that all processes share.
+
+        With a ``device`` (``st_dev``) it is never made, and written to on that file system alone: below a
+        mount that was lost lies another, which has no room set aside for embeddings.
+        """
         self._root = root
+        self._device = device
 
     def path(self, key: str) -> Path:
         """The file of an embedding; raises ``NotFound`` for what is no key, so no path leaves the root."""
@@ -136,6 +141,7 @@ class EmbeddingFolder:
     def _place(self, key: str, fill: Callable[[int], object], *, keep: Callable[[], bool]) -> None:
         """Write a file under its name; one that came there meanwhile stays where ``keep`` says so."""
         path = self._file(key)
+        self._require_device()
         for attempt in range(_ATTEMPTS):
             try:
                 self._write(path, fill, keep)
@@ -177,7 +183,14 @@ class EmbeddingFolder:
         except FileExistsError:
             return
         except FileNotFoundError:
+            if self._device is not None:
+                raise
             os.makedirs(folder, exist_ok=True)
+
+    def _require_device(self) -> None:
+        """Raises ``OSError`` where the root is not on its file system any more."""
+        if self._device is not None and os.stat(self._root).st_dev != self._device:
+            raise OSError(errno.ENODEV, "it is on another file system than at start", str(self._root))
 
 
 def _link(temporary: str, path: str, keep: Callable[[], bool]) -> None:

@@ -100,7 +100,7 @@ def _files(settings: Settings) -> TierFiles:
     if settings.l2_dir is None:
         return TierFiles(first)
     require_folder(settings.l2_dir, "EPD_L2_DIR")
-    return TierFiles(first, EmbeddingFolder(settings.l2_dir))
+    return TierFiles(first, EmbeddingFolder(settings.l2_dir, device=settings.l2_dir.stat().st_dev))
 
 
 def _limits(settings: Settings) -> TierLimits:

@@ -121,6 +121,41 @@ def test_a_full_second_tier_drops_the_copy_counts_it_and_rests(
     assert tiers.store.embeddings.move(5).demoted == 1
 
 
+def _take_away(root: Path) -> None:
+    """A mount is taken away, and the folder that it was on too."""
+    root.rename(root.with_name("unmounted"))
+
+
+def _take_away_the_mount(root: Path) -> None:
+    """The same, only that the folder stays: it is on the file system below then."""
+    _take_away(root)
+    root.symlink_to("/dev/shm", target_is_directory=True)
+
+
+@pytest.mark.parametrize("take_away", [_take_away, _take_away_the_mount])
+def test_nothing_is_written_below_a_second_tier_that_is_lost(
+    tiers: Tiers,
+    take_away: Callable[[Path], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    keys = tiers.put(1, 2, 3, 4)
+    take_away(tiers.l2)
+    assert os.path.lexists(tiers.l2) == (take_away is _take_away_the_mount)
+    moved = tiers.store.embeddings.move(5)
+    assert (moved.demoted, moved.failed, moved.more) == (0, 1, False)
+    assert f"embedding {keys[0]} was not moved" in caplog.text
+    assert tiers.store.embeddings.stats().totals.failed_moves == 1
+    assert not (tiers.l2 / keys[0]).exists()
+    assert tiers.hits(keys) == [True] * 4
+    tiers.l2.unlink(missing_ok=True)
+    assert not tiers.l2.exists()
+    tiers.l2.with_name("unmounted").rename(tiers.l2)
+    now = mover.time.monotonic()
+    monkeypatch.setattr(mover.time, "monotonic", lambda: now + mover.PAUSE + 1)
+    assert tiers.store.embeddings.move(5).demoted == 1
+
+
 class _DiesError(Exception):
     """The process ends here."""
 
