@@ -47,7 +47,9 @@ async def list_embeddings(
         and modality in (None, row.entry.metadata.modality)
         and (tier is None or tier in row.tiers)
     ]
-    return CachePageAnswer(embeddings=tuple(_answer(row) for row in rows), cursor=page.cursor)
+    return CachePageAnswer(
+        embeddings=tuple(_answer(row) for row in rows), cursor=page.cursor, note=_note(services, encoder)
+    )
 
 
 @router.delete("/v1/embeddings/{key}", status_code=204, responses=problems(400, 404, 503))
@@ -80,7 +82,16 @@ async def delete_embeddings(
             weights_digest or ""
         )
 
-    return await services.call(_remove, services, cursor, limit, is_meant)
+    removed = await services.call(_remove, services, cursor, limit, is_meant)
+    return removed.model_copy(update={"note": _note(services, encoder)})
+
+
+def _note(services: Services, encoder: str | None) -> str | None:
+    """No error for a name of no config: an encoder that left the config may have left embeddings."""
+    known = services.config.encoders
+    if encoder is None or encoder in known:
+        return None
+    return f"no encoder is named {encoder!r}; known: {', '.join(known)}"
 
 
 def _remove(

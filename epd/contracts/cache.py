@@ -70,15 +70,21 @@ class CachedAnswer(Wire):
 class CachePageAnswer(Wire):
     """Some entries, in no order. ``cursor`` asks for the next ones; None after the last.
 
-    A page may be short or empty and not be the last: filters are applied to what is looked at.
+    A page may be short or empty and not be the last: filters are applied to what is looked at. ``note`` tells
+    when the encoder that was asked for is not configured: what it made may be here all the same.
     """
 
     embeddings: tuple[CachedAnswer, ...]
     cursor: str | None = None
+    note: str | None = None
 
 
 class RemovedAnswer(Wire):
-    """How many entries one call removed. ``cursor`` goes on from there; None when all were looked at."""
+    """How many entries one call removed. ``cursor`` goes on from there; None when all were looked at.
+
+    ``note`` is that of ``CachePageAnswer``.
+    """
 
     removed: int
     cursor: str | None = None
+    note: str | None = None

@@ -77,6 +77,21 @@ def test_filters(kept: Rest, query: str, expected: list[str]) -> None:
     assert _listed(kept, query) == expected
 
 
+def test_an_encoder_that_is_not_configured_is_noted_and_can_be_cleared(kept: Rest) -> None:
+    """``ear`` and ``eye`` are what this config has; another name is a mistake, or an encoder of before."""
+    wanted = Wanted(key="d4" * 32, track=Modality.IMAGE, encoder="old", encoder_identity="x")
+    entry = kept.worker.put(wanted, "e" * 64)
+    kept.store.flights.complete([Completed(entry, "0" * 32, PartId(0, Modality.IMAGE), {})])
+    assert kept.client.get("/v1/embeddings?encoder=eye").json().get("note") is None
+    answer = kept.client.get("/v1/embeddings?encoder=old").json()
+    assert [row["key"] for row in answer["embeddings"]] == ["d4" * 32]
+    assert answer["note"].startswith("no encoder is named 'old'; known: ")
+    assert "eye" in answer["note"]
+    gone = kept.client.delete("/v1/embeddings?encoder=old").json()
+    assert (gone["removed"], gone["note"]) == (1, answer["note"])
+    assert kept.client.delete("/v1/embeddings?encoder=old").json()["removed"] == 0
+
+
 def test_pages_come_one_after_the_other(kept: Rest) -> None:
     seen, cursor = [], ""
     while cursor is not None:
