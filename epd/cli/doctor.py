@@ -9,15 +9,18 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from epd.cli.data_dir import DEFAULT_DATA_DIR, running_setting
 from epd.cli.redis_probe import server_info, without_password
+from epd.cli.server import default_url
 from epd.cli.tables import byte_size, plain_table
 from epd.config import Config, EncoderConfig, load_config
 from epd.contracts.errors import SettingsError
-from epd.settings import Settings, settings
+from epd.settings import Settings, given_settings, settings
 
 #: A check gives (whether it is well, what was found).
 Finding = tuple[bool, str]
@@ -56,7 +59,8 @@ def _run(check: Callable[[], Finding]) -> Finding:
 
 def _checks(current: Settings) -> Iterator[tuple[str, Callable[[], Finding]]]:
     yield "Python", lambda: (sys.version_info >= (3, 11), sys.version.split()[0])
-    yield "Redis", lambda: _redis(current.broker_url)
+    yield "server", lambda: _api(default_url())
+    yield "Redis", lambda: _redis(*_broker(current))
     yield "ffmpeg", _ffmpeg
     yield "device", _device
     yield "config", lambda: _config(current.config)
@@ -73,11 +77,33 @@ def _checks(current: Settings) -> Iterator[tuple[str, Callable[[], Finding]]]:
         yield "embedding space on L2", lambda: _space(second, current.l2_bytes)
 
 
-def _redis(url: str) -> Finding:
+def _api(url: str) -> Finding:
+    """The server that the other commands talk to; without one, nothing is amiss yet."""
     try:
-        return _server(server_info(url), without_password(url))
+        answer = httpx.get(f"{url}/readyz", timeout=2)
+    except httpx.HTTPError:
+        return True, f"none at {url}; `epd up` starts a stack"
+    if answer.status_code == httpx.codes.OK:
+        return True, f"ready at {url}"
+    return False, f"at {url}, but not ready ({answer.status_code}); `epd status` tells more"
+
+
+def _broker(current: Settings) -> tuple[str, str]:
+    """The broker's URL, and whose it is: the environment's, else that of the stack that runs here."""
+    if "EPD_BROKER_URL" in given_settings():
+        return current.broker_url, "EPD_BROKER_URL"
+    running = running_setting(DEFAULT_DATA_DIR, "EPD_BROKER_URL")
+    if running is not None:
+        return running, f"of the stack in {DEFAULT_DATA_DIR}"
+    return current.broker_url, "the default; no stack runs in this folder"
+
+
+def _redis(url: str, whose: str) -> Finding:
+    place = f"{without_password(url)} ({whose})"
+    try:
+        return _server(server_info(url), place)
     except ConnectionError as error:
-        return _embedded_server(f"none at {without_password(url)} ({error})")
+        return _embedded_server(f"none at {place}: {error}")
 
 
 def _server(info: Mapping[str, Any], place: str) -> Finding:

@@ -17,5 +17,9 @@ UrlOption = Annotated[
 
 def connect(url: str | None, *, timeout: float = 60.0) -> Client:
     """A client for the given URL, or for the host and port of the settings."""
-    default = f"http://{reachable(settings().api_host)}:{settings().api_port}"
-    return Client(url or default, timeout=timeout)
+    return Client(url or default_url(), timeout=timeout)
+
+
+def default_url() -> str:
+    """Where the API of the settings listens."""
+    return f"http://{reachable(settings().api_host)}:{settings().api_port}"

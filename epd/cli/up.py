@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from epd.cli.data_dir import DEFAULT_DATA_DIR, env_file
 from epd.cli.parts import StackOptions, port_is_free
 from epd.cli.redis_probe import require_server
 from epd.cli.stack import Stack
@@ -20,9 +21,7 @@ _REDIS_PORT = 6379
 
 
 def up(
-    data_dir: Annotated[Path, typer.Option(help="Folder for logs and the server's data.")] = Path(
-        ".epd/stack"
-    ),
+    data_dir: Annotated[Path, typer.Option(help="Folder for logs and the server's data.")] = DEFAULT_DATA_DIR,
     flower: Annotated[bool, typer.Option(help="Run Flower too.")] = True,
     fetch_threads: Annotated[int, typer.Option(min=1)] = 32,
     decode_processes: Annotated[int, typer.Option(min=1)] = 2,
@@ -63,7 +62,7 @@ def up(
             _watch(console, stack, ended)
             console.print("stopping …")
         finally:
-            _env_file(stack).unlink(missing_ok=True)
+            env_file(data_dir).unlink(missing_ok=True)
     console.print("stopped")
 
 
@@ -75,20 +74,16 @@ _SERVERS = frozenset({"EPD_BROKER_URL", "EPD_STORE_URL"})
 
 def _announce(console: Console, stack: Stack) -> None:
     lines = [f"export {name}={shlex.quote(value)}" for name, value in sorted(stack.settings.items())]
-    _env_file(stack).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    settings_file = env_file(stack.options.data_dir)
+    settings_file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     console.print(f"API     {stack.api_url}    docs {stack.api_url}/docs", soft_wrap=True)
     if stack.flower_url is not None:
         console.print(f"Flower  {stack.flower_url}", soft_wrap=True)
     console.print(f"Logs    {stack.options.data_dir / 'logs'}", soft_wrap=True)
-    source = f"source {shlex.quote(str(_env_file(stack)))}"
+    source = f"source {shlex.quote(str(settings_file))}"
     console.print("More workers, in another terminal:", soft_wrap=True)
     console.print(f"        {source} && celery -A tasks worker -Q decode -n decode2@%h", soft_wrap=True)
     console.print("Ctrl-C stops all of it.")
-
-
-def _env_file(stack: Stack) -> Path:
-    """The settings of the running stack, for a shell to source. It goes when the stack stops."""
-    return stack.options.data_dir / "env"
 
 
 def _watch(console: Console, stack: Stack, ended: threading.Event) -> None:

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from epd.cli import doctor
+from epd.cli.data_dir import DEFAULT_DATA_DIR, env_file, running_setting
+from epd.cli.parts import free_port
+from epd.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -23,6 +26,34 @@ from epd.cli import doctor
 )
 def test_a_server_that_is_too_old_is_told(told: dict[str, str], well: bool, words: str) -> None:
     assert doctor._server(told, "host") == (well, words)
+
+
+def test_the_redis_of_the_stack_that_runs_here_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("EPD_BROKER_URL", raising=False)
+    assert doctor._broker(Settings())[1].startswith("the default; no stack runs")
+    (tmp_path / DEFAULT_DATA_DIR).mkdir(parents=True)
+    env_file(DEFAULT_DATA_DIR).write_text("export EPD_BLOB_DIR='/a b'\nexport EPD_BROKER_URL=redis://h:7/0\n")
+    assert doctor._broker(Settings()) == ("redis://h:7/0", "of the stack in .epd/stack")
+    assert running_setting(DEFAULT_DATA_DIR, "EPD_BLOB_DIR") == "/a b"
+    assert running_setting(DEFAULT_DATA_DIR, "EPD_API_PORT") is None
+    monkeypatch.setenv("EPD_BROKER_URL", "redis://given:1/0")
+    assert doctor._broker(Settings()) == ("redis://given:1/0", "EPD_BROKER_URL")
+
+
+def test_a_redis_that_is_not_there_is_told_with_whose_it_is() -> None:
+    well, found = doctor._redis(f"redis://:secret@127.0.0.1:{free_port()}/0", "EPD_BROKER_URL")
+    assert well
+    assert "(EPD_BROKER_URL): " in found
+    assert "secret" not in found
+
+
+def test_no_server_is_no_fault() -> None:
+    well, found = doctor._api(f"http://127.0.0.1:{free_port()}")
+    assert well
+    assert "none at http://127.0.0.1:" in found
 
 
 def test_the_ffmpeg_shown_is_the_one_that_decodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
