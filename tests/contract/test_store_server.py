@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
 
-from epd.contracts.errors import SettingsError, StoreUnavailable
+from epd.contracts.errors import NotFound, SettingsError, StoreUnavailable
+from epd.contracts.handoff import HandoffRequest, Placement
 from epd.contracts.job import PartRecord, Stage, State
 from epd.settings import Settings
 from epd.store import keys
@@ -99,6 +100,38 @@ def test_a_record_that_disagrees_is_a_logged_miss(
     assert f"embedding {KEY} is a miss" in caplog.text
     assert server.exists(keys.embedding(KEY)) == 0
     assert real_store.embeddings.stats().nbytes == 0
+
+
+WRONG_TYPES: list[Callable[[redis.Redis, str], object]] = [
+    lambda server, name: server.rpush(name, "a"),
+    lambda server, name: server.hset(name, "a", "b"),
+    lambda server, name: server.zadd(name, {"a": 1}),
+]
+
+
+@pytest.mark.parametrize("write", WRONG_TYPES)
+@pytest.mark.parametrize("known", [False, True])
+def test_what_is_no_string_is_a_logged_miss_and_is_replaced(
+    real_store: Store,
+    server: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    write: Callable[[redis.Redis, str], object],
+    known: bool,
+) -> None:
+    entry, other = entry_of(KEY), put_embedding(real_store, key_of(8)).entry
+    if known:
+        put_embedding(real_store, KEY)
+    server.delete(keys.embedding(KEY))
+    write(server, keys.embedding(KEY))
+    handoff = HandoffRequest(items=(Placement(key=KEY, offset=0, length=4),))
+    with pytest.raises(NotFound):
+        real_store.handoffs.put("a", handoff)
+    assert real_store.flights.claim(KEY, waiter_of(new_job(real_store))) is Claim.HIT  # looked up then
+    assert real_store.embeddings.lookup([KEY, other.ref.key], counted=True, lease=1) == [None, other]
+    assert f"embedding {KEY} is a miss" in caplog.text
+    assert real_store.flights.claim(KEY, waiter_of(new_job(real_store))) is Claim.OWNED
+    put_embedding(real_store, KEY)
+    assert real_store.embeddings.lookup([KEY]) == [entry]
 
 
 def test_a_completed_batch_is_one_round_trip(real_store: Store, server: redis.Redis) -> None:

@@ -15,7 +15,7 @@ end
 
 local entries, missing = {}, {}
 for at = 3, #ARGV, 2 do
-  local entry = redis.call('GET', EMB .. ARGV[at]) or ARGV[at + 1]
+  local entry = redis.call('MGET', EMB .. ARGV[at])[1] or ARGV[at + 1] -- GET fails on what is no string
   if entry == '' then missing[#missing + 1] = ARGV[at] else entries[#entries + 1] = entry end
 end
 if #missing > 0 then return {'missing', missing} end

@@ -3,6 +3,7 @@
 -- Reads EMB..key and LRU_SIZES; writes LRU and LRU2 (members that are there only), PIN..key with a lease,
 -- CACHE_TOTALS, and WANTED_IN_L1 for what lies in L2 alone.
 -- Returns for each its entry (false where missing), 1 when it lies in L1, and its checksum when in L2, else ''.
+-- What is no string (another program wrote it) is given as an empty entry, which is none: the caller removes it.
 --@use clock
 --@use lru
 local PIECE = 1000 -- a call takes some 8000 arguments; each call is a command of the append-only file too
@@ -13,7 +14,8 @@ local hits_l1, hits_l2 = 0, 0
 
 for index = 4, #ARGV do
   local key = ARGV[index]
-  local entry = redis.call('GET', EMB .. key)
+  local entry = redis.call('MGET', EMB .. key)[1] -- where GET fails on what is no string
+  local text = entry or (redis.call('EXISTS', EMB .. key) == 1 and '')
   uses[#uses + 1], uses[#uses + 2] = now, key
   local in_l1, sum = 1, ''
   if tiers == 2 then
@@ -33,7 +35,7 @@ for index = 4, #ARGV do
   if entry then
     hits_l1, hits_l2 = hits_l1 + in_l1, hits_l2 + 1 - in_l1
   end
-  found[#found + 1], found[#found + 2], found[#found + 3] = entry, in_l1, sum
+  found[#found + 1], found[#found + 2], found[#found + 3] = text, in_l1, sum
 end
 
 for first = 1, #uses, PIECE do
