@@ -13,6 +13,7 @@ SHOW := awk '/^Collecting/ {print "   + " $$2; fflush()} /^Installing collected/
 TESTS ?= tests
 PYTEST_ARGS ?=
 # Test files that run at once: most of them wait for processes. 0: all in one process, as a debugger wants.
+# A file stays in one process, since its costly fixture (a whole stack) is made once; the long ones come first.
 TEST_PROCESSES ?= 2
 SEED ?= 1
 MINUTES ?= 10
@@ -49,7 +50,7 @@ up: $(STAMP)
 
 test: $(STAMP)
 	@$(BIN)/python -m demo.weights
-	@$(BIN)/python -m pytest -m "not gpu and not slow" -n $(TEST_PROCESSES) --dist loadgroup $(PYTEST_ARGS) $(TESTS)
+	@$(BIN)/python -m pytest -m "not gpu and not slow" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) $(TESTS)
 
 # Processes are killed while they work. SEED=n is another storm; CHAOS_ARGS="--only NAME" is one scenario.
 chaos: $(STAMP)

@@ -1,4 +1,4 @@
-"""What every tier shares: each test carries its folder's marker, and runs beside the others of its file."""
+"""What every tier shares: each test carries its folder's marker, and one server is there for all."""
 
 from __future__ import annotations
 
@@ -20,12 +20,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         tier = item.path.relative_to(ROOT).parts[0] if item.path.is_relative_to(ROOT) else ""
         if tier in TIERS:
             item.add_marker(tier)
-        item.add_marker(pytest.mark.xdist_group(_group(item.path)))
-
-
-def _group(path: Path) -> str:
-    """Tests of one group run in one process, so that a costly fixture (the whole stack) is made once."""
-    return "stack" if path.is_relative_to(ROOT / "integration" / "stack") else str(path)
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from tests.contract.store_values import IMAGE, data_of, entry_of, key_of, wait_u
 ROOT = Path(__file__).resolve().parents[2]
 MIB, TOKENS = 1 << 20, 2000
 ROUNDS, PER_ROUND = 8, 40
+WITHIN = 90.0
 
 #: Moves without end, with a lease that is over soon after a kill.
 MOVER = """
@@ -98,7 +99,9 @@ def test_killed_movers_leave_no_wrong_hit_and_no_wrong_sum(
     store: Store, tmp_path: Path, real_server_url: str
 ) -> None:
     dice, made, hits = random.Random(11), 0, 0
-    for _ in range(ROUNDS):
+    end = time.monotonic() + WITHIN
+    while made < ROUNDS * PER_ROUND or not _every_move_was_made(store):
+        assert time.monotonic() < end, store.embeddings.stats().totals
         with moving(f"{real_server_url}/13", tmp_path):
             until = time.monotonic() + dice.uniform(0.1, 0.5)
             for number in range(made, made + PER_ROUND):
@@ -108,13 +111,17 @@ def test_killed_movers_leave_no_wrong_hit_and_no_wrong_sum(
             while time.monotonic() < until:
                 hits += _read(store, dice.randrange(made))
     _settle(store)
-    totals = store.embeddings.stats().totals
     assert hits > 50
-    assert min(totals.demotions, totals.promotions, totals.evicted_l2) > 0, totals
-    assert totals.corrupt == 0
+    assert store.embeddings.stats().totals.corrupt == 0
     store.embeddings.sweep(older_than=-60)
     _check_sums(store, tmp_path)
     assert sum(_read(store, number) for number in range(made)) > 40
+
+
+def _every_move_was_made(store: Store) -> bool:
+    """On a busy machine a mover may be killed before it did much: then it takes more rounds."""
+    totals = store.embeddings.stats().totals
+    return min(totals.demotions, totals.promotions, totals.evicted_l2) > 0
 
 
 def _settle(store: Store) -> None:

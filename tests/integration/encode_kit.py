@@ -21,7 +21,7 @@ from epd.contracts.media import BlobRef, Item, Modality, RawAudio, RawImage, Sou
 from epd.contracts.messages import EncodeMessage, FetchMessage, Wanted
 from epd.identity import content_digest, embedding_key, encoder_identity
 from epd.settings import Settings
-from epd.store.base import BlobKind, Waiter
+from epd.store.base import BlobKind, Heartbeat, Waiter
 from epd.store.open import open_store
 from gpu_worker.encoders.dinov2_model import Dinov2Shape, Dinov2Tower
 from tasks import broker_keys
@@ -109,12 +109,17 @@ class EncodeLine:
         return any(beat.pid == pid and beat.ready for beat in self.store.heartbeats.alive())
 
     def counters(self) -> dict[str, float]:
-        """Counters of the newest worker, encoders added up."""
-        beat = max(self.store.heartbeats.alive(), key=lambda one: one.at)
+        """Counters of the newest worker as they are from now on, encoders added up."""
+        asked = time.time()
+        wait_until(lambda: self._last_beat().at > asked, within=10, what="a heartbeat")
+        beat = self._last_beat()
         totals: Counter[str] = Counter()
         for key, value in beat.counters.items():
             totals[key.partition("/")[0]] += value  # type: ignore[assignment]
         return dict(totals)
+
+    def _last_beat(self) -> Heartbeat:
+        return max(self.store.heartbeats.alive(), key=lambda one: one.at)
 
     def celery(self, *arguments: str) -> str:
         """The output of a ``celery -A tasks`` command."""
