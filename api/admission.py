@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from api.errors import in_seconds
 from api.schemas import EncodeItem, EncodeRequest, OnDisconnect
 from api.sources import resolve_source
 from epd.config import Config, ModelConfig
@@ -83,9 +84,9 @@ def _check_limits(request: EncodeRequest, settings: Settings) -> None:
     if len(request.items) > settings.max_items:
         raise InvalidRequest(f"items: {len(request.items)} of them, the limit is {settings.max_items}")
     if request.wait > settings.max_wait:
-        raise InvalidRequest(f"wait: the limit is {settings.max_wait:g} seconds")
+        raise InvalidRequest(f"wait: the limit is {in_seconds(settings.max_wait)}")
     if request.deadline is not None and request.deadline > settings.max_deadline:
-        raise InvalidRequest(f"deadline: the limit is {settings.max_deadline:g} seconds")
+        raise InvalidRequest(f"deadline: the limit is {in_seconds(settings.max_deadline)}")
 
 
 def _admit_item(

@@ -91,8 +91,10 @@ def row_bounds(start: int | None, stop: int | None, tokens: int) -> tuple[int, i
     first, last = 0 if start is None else start, tokens if stop is None else stop
     if stop is not None and first >= stop:
         raise InvalidRequest(f"start, stop: there is no row in {first}:{last}")
-    if first >= tokens or last > tokens:
-        raise RowsNotThere(f"start, stop: {first}:{last} are not rows of {tokens} tokens")
+    if first >= tokens:
+        raise RowsNotThere(f"start: {first} is no row of {tokens} tokens")
+    if last > tokens:
+        raise RowsNotThere(f"stop: {last} is past the end of {tokens} tokens")
     return first, last
 
 

@@ -62,6 +62,11 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
 
 
+def in_seconds(seconds: float) -> str:
+    """A time as an error tells it: "1 second", "0.5 seconds"."""
+    return f"{seconds:g} second{'' if seconds == 1 else 's'}"
+
+
 def problem_response(error: EpdError, *, reasons: Sequence[str] = ()) -> JSONResponse:
     """The response for an error of the tree; ``reasons`` are more than one sentence of detail."""
     headers = {}

@@ -9,7 +9,7 @@ from fastapi import Request
 from pydantic import ValidationError
 
 from api.completions import Subscription
-from api.errors import invalid_fields
+from api.errors import in_seconds, invalid_fields
 from api.presence import Presence, watched
 from api.services import Services
 from epd.contracts.errors import NotFound, StoreUnavailable
@@ -64,7 +64,7 @@ async def wait_handoff(services: Services, request_id: str, seconds: float, requ
                 async with watched(request) as caller:
                     found = await _wait(services, request_id, seconds, subscription, caller)
     if found is None:
-        raise NotFound(f"no handoff of that request id came within {seconds:g} seconds")
+        raise NotFound(f"no handoff of that request id came within {in_seconds(seconds)}")
     return found
 
 

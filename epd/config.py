@@ -17,19 +17,20 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
 from epd.contracts.errors import SettingsError, UnknownModel
 from epd.contracts.media import Modality
+from epd.contracts.metadata import MAX_ENCODER_NAME
 from epd.contracts.wire import Wire
 
 #: Mistakes whose value tells nothing: of a key that is missing it would be the whole table around it.
 _REASONS = {"missing": "missing", "extra_forbidden": "no such key"}
 #: Characters of a wrong value that a message repeats.
 _SHOWN = 60
-_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+_EncoderName = Annotated[str, Field(min_length=1, max_length=MAX_ENCODER_NAME)]
 
 
 class EncoderConfig(Wire):
@@ -65,7 +66,7 @@ class Config(Wire):
     """The whole file, checked: every model names known encoders, and the default is a known model."""
 
     default_model: str
-    encoders: dict[str, EncoderConfig] = Field(min_length=1)
+    encoders: dict[_EncoderName, EncoderConfig] = Field(min_length=1)
     models: dict[str, ModelConfig] = Field(min_length=1)
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from api.body import whole_body
 from api.docs import body_of, problems
+from api.errors import in_seconds
 from api.handoffs import MAX_BODY, handoff_of, read_handoff, wait_handoff
 from api.services import Served
 from epd.contracts.errors import InvalidRequest, NotFound
@@ -50,7 +51,7 @@ async def get_handoff(request: Request, services: Served, request_id: RequestId,
     Waits up to ``wait`` seconds for it to be put. Reading takes nothing away.
     """
     if wait > services.settings.max_wait:
-        raise InvalidRequest(f"wait: the limit is {services.settings.max_wait:g} seconds")
+        raise InvalidRequest(f"wait: the limit is {in_seconds(services.settings.max_wait)}")
     if wait > 0:
         found = await wait_handoff(services, request_id, wait, request)
     elif (there := await read_handoff(services, request_id)) is not None:

@@ -6,12 +6,14 @@ reads a ``Handoff``. No media, pixel or embedding byte is in either. The contrac
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
+from typing import Annotated
 
 import orjson
 from pydantic import Field, JsonValue, field_validator, model_validator
 
-from epd.contracts.metadata import Metadata
+from epd.contracts.metadata import MAX_TOKENS, Metadata
 from epd.contracts.wire import Wire
 
 #: Characters of a request id: what engines use, and safe in a path (no ``..``) and a key.
@@ -22,11 +24,10 @@ MAX_SPANS = 4096
 #: Bytes of ``extra`` as JSON.
 MAX_EXTRA_BYTES = 4096
 
-#: A place or a number of tokens: far over any prompt, and within what JSON libraries carry.
-MAX_TOKENS = 1 << 40
-
+#: A place in the prompt, or a number of its tokens.
+Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
 #: A run of placeholder tokens: its offset in the prompt and its length, both in tokens.
-Span = tuple[int, int]
+Span = tuple[Tokens, Tokens]
 
 
 class Placed(Wire):
@@ -38,8 +39,8 @@ class Placed(Wire):
     decoder looks at it by cross-attention.
     """
 
-    offset: int = Field(ge=0, le=MAX_TOKENS)
-    length: int = Field(ge=0, le=MAX_TOKENS)
+    offset: Tokens
+    length: Tokens
     spans: tuple[Span, ...] | None = Field(default=None, min_length=2, max_length=MAX_SPANS)
 
     @model_validator(mode="after")
@@ -100,10 +101,12 @@ class HandoffItem(Placed):
 
     @model_validator(mode="after")
     def _rows_match(self) -> HandoffItem:
-        known = self.metadata
-        frames = known.grid_thw[0] if known.grid_thw else 1
-        if self.length not in (0, known.token_count, known.token_count - frames * known.prefix_tokens):
-            raise ValueError(f"{self.length} placeholders at {self.offset}, {known.token_count} rows")
+        rows = self.metadata.token_count
+        bare = rows - (self.metadata.grid_thw or (1,))[0] * self.metadata.prefix_tokens
+        if self.length not in (0, rows, bare):
+            dropped = f"{bare} (without class tokens), " if 0 < bare < rows else ""
+            allowed = f"length may be {dropped}{rows} or 0"
+            raise ValueError(f"{self.length} placeholders at {self.offset}, {rows} rows: {allowed}")
         return self
 
 
@@ -128,6 +131,12 @@ class _Prompt(Wire):
             raise ValueError("not JSON that every library can read") from error
         if nbytes > MAX_EXTRA_BYTES:
             raise ValueError(f"over {MAX_EXTRA_BYTES} bytes")
+        try:
+            json.dumps(extra, allow_nan=False)  # orjson writes null for them, and pydantic reads them
+        except ValueError as error:
+            raise ValueError(
+                "not JSON: a number that no 64-bit float holds (NaN, Infinity, 1e400)"
+            ) from error
         return extra
 
 

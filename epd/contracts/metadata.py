@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field, model_validator
 
 from epd.contracts.media import Modality
 from epd.contracts.wire import Wire
+
+#: A place or a number of tokens: far over any prompt, and within what JSON libraries carry.
+MAX_TOKENS = 1 << 40
+#: Characters of an encoder's name, as ``epd.toml`` may give it.
+MAX_ENCODER_NAME = 64
+
+#: A number of things: up to what every JSON library reads exactly (the integers of a 64-bit float).
+Count = Annotated[int, Field(ge=0, le=1 << 53)]
+#: One side of a grid, in patches or time steps.
+Side = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 
 
 class AudioTrackInfo(Wire):
@@ -40,27 +52,27 @@ class Metadata(Wire):
     ``source_bytes`` is the size of the media file.
     """
 
-    embedding_key: str
-    content_digest: str
+    embedding_key: str = Field(max_length=64)
+    content_digest: str = Field(max_length=128)
     modality: Modality
-    encoder: str
-    dtype: str
-    token_count: int = Field(ge=1)
-    hidden: int = Field(ge=1)
-    grid_thw: tuple[int, int, int] | None = None
-    merge_size: int | None = None
-    prefix_tokens: int = 0
+    encoder: str = Field(max_length=MAX_ENCODER_NAME)
+    dtype: str = Field(max_length=16)
+    token_count: int = Field(ge=1, le=MAX_TOKENS)
+    hidden: int = Field(ge=1, le=1 << 20)
+    grid_thw: tuple[Side, Side, Side] | None = None
+    merge_size: int | None = Field(default=None, ge=1, le=1024)
+    prefix_tokens: int = Field(default=0, ge=0, le=MAX_TOKENS)
     second_per_grid_ts: float | None = None
     video_timestamps: tuple[float, ...] | None = None
-    audio_feature_lengths: tuple[int, ...] | None = None
+    audio_feature_lengths: tuple[Count, ...] | None = None
     audio_seconds: float | None = None
-    deepstack_levels: int = 0
-    original_size: tuple[int, int] | None = None
-    source_frames: int | None = None
+    deepstack_levels: int = Field(default=0, ge=0, le=1024)
+    original_size: tuple[Count, Count] | None = None
+    source_frames: Count | None = None
     partial: bool = False
     audio: AudioTrackInfo | None = None
-    weights_digest: str | None = None
-    source_bytes: int | None = None
+    weights_digest: str | None = Field(default=None, max_length=128)
+    source_bytes: Count | None = None
 
     @model_validator(mode="after")
     def _grid_gives_the_count(self) -> Metadata:

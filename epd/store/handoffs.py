@@ -66,22 +66,29 @@ class HandoffLooks(Protocol):
 
 
 def body_text(request: HandoffRequest) -> str:
-    """What Prefill put, in one spelling, so that equal requests are equal texts. Without metadata."""
+    """What Prefill put, in one spelling, so that equal requests are equal texts. Without metadata.
+
+    Raises:
+        InvalidRequest: it cannot be written as JSON.
+    """
     fields = request.model_dump(mode="json", exclude_none=True, exclude={"items": {"__all__": {"metadata"}}})
-    return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode()
+    try:
+        return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode()
+    except TypeError as error:
+        raise InvalidRequest(f"body: {error}") from error
 
 
 def given_entry(item: Placement) -> str:
     """The index entry of the metadata that came along with an item, empty where none did.
 
     Raises:
-        InvalidRequest: it is no embedding's.
+        InvalidRequest: it is no embedding's, or cannot be written as JSON.
     """
     if item.metadata is None:
         return ""
     try:
         return entry_text(Entry(ref=ref_of(item.metadata), metadata=item.metadata))
-    except ValueError as error:
+    except (ValueError, TypeError) as error:  # orjson's is a TypeError
         raise InvalidRequest(f"metadata of {item.key}: {error}") from None
 
 

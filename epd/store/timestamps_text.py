@@ -16,11 +16,15 @@ from typing import Any
 _MOST_TICKS = 10_000_000
 #: Times at either end that the ticks are guessed from. The guess is checked with every one.
 _LOOKED_AT = 4
+#: Ticks that a 64-bit float counts exactly. A broken file may have later times; they are left as they are.
+_LAST_TICK = 1 << 53
 
 
 def pack_times(times: Sequence[float]) -> Any:
     """Times in seconds as a JSON value: {"s": ticks a second, "r": [step, how often, ...]}, or a list."""
     scale = _scale_of(times)
+    if any(abs(time) > _LAST_TICK / scale for time in times):
+        return list(times)
     ticks = [round(time * scale) for time in times]
     if any(tick / scale != time for tick, time in zip(ticks, times, strict=True)):
         return list(times)

@@ -121,12 +121,25 @@ def test_metadata_given_along_must_be_an_embeddings(store: Store) -> None:
         put_embedding(store, key_of(2))  # then it is not needed, and no better
 
 
+def test_what_no_json_library_writes_is_the_callers_fault(store: Store) -> None:
+    long = entry_of(key_of(2)).metadata.model_copy(update={"source_bytes": 1 << 70})
+    item = Placement.model_construct(key=key_of(2), offset=0, length=4, metadata=long)
+    for request in (
+        request_of(1).model_copy(update={"prompt_tokens": 1 << 70}),
+        HandoffRequest(items=(item,)),
+    ):
+        with pytest.raises(InvalidRequest, match="64-bit"):
+            store.handoffs.put(ID, request)
+
+
 def test_placeholders_that_are_not_as_many_as_rows_are_refused_and_not_kept(store: Store) -> None:
     put_embedding(store, key_of(1))
     wrong = Placement(key=key_of(1), offset=13, length=5)
     request = HandoffRequest(items=(*request_of(1).items, wrong))
     for _ in range(2):
-        with pytest.raises(InvalidRequest, match=r"items\[1\]: 5 placeholders at 13, 4 rows"):
+        with pytest.raises(
+            InvalidRequest, match=r"items\[1\]: 5 placeholders at 13, 4 rows: length may be 4 or 0"
+        ):
             store.handoffs.put(ID, request)
         assert store.handoffs.get(ID) is None
     assert store.handoffs.put(ID, request_of(1)).created

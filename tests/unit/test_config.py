@@ -64,6 +64,7 @@ def test_an_unknown_model_names_the_known(tmp_path: Path) -> None:
         ('device = "cuda:1"', 'device = "tpu"', "encoders.sound.device='tpu'"),
         ('image = "photo"', 'pictures = "photo"', "models.demo.pictures"),
         ("[models.demo]", "[models.demo", "epd.toml"),
+        ("[encoders.photo]", f"[encoders.{'p' * 65}]", "at most 64 characters"),
     ],
 )
 def test_a_mistake_is_named(tmp_path: Path, old: str, new: str, named: str) -> None:

@@ -54,7 +54,9 @@ def test_any_times_come_back(times: list[float]) -> None:
     assert _back(times) == times
 
 
-@pytest.mark.parametrize("times", [[0.0], [1 / 3, 1e-9, 0.1], [0.0, 0.0], [5.0, 1.0]])
+@pytest.mark.parametrize(
+    "times", [[0.0], [1 / 3, 1e-9, 0.1], [0.0, 0.0], [5.0, 1.0], [1e308], [0.5, 1e16], [-1e19, 0.1]]
+)
 def test_odd_times_come_back(times: list[float]) -> None:
     assert _back(times) == times
 

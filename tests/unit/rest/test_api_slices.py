@@ -98,8 +98,8 @@ def test_many_missing_ones_are_counted(kept: Rest) -> None:
 @pytest.mark.parametrize(
     ("wanted", "status", "why"),
     [
-        ((IMAGE, 2, 6), 416, "slices[1]: start, stop: 2:6 are not rows of 5 tokens"),
-        ((IMAGE, 5, None), 416, "slices[1]"),
+        ((IMAGE, 2, 6), 416, "slices[1]: stop: 6 is past the end of 5 tokens"),
+        ((IMAGE, 5, None), 416, "slices[1]: start: 5 is no row of 5 tokens"),
         ((IMAGE, 3, 3), 400, "slices[1]: rows 3:3 are none"),
         ((IMAGE, -1, 3), 400, "slices[1].start"),
         (("x" * 64, 0, None), 400, "slices[1].key"),
