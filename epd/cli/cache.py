@@ -59,8 +59,8 @@ def show_stat(
 ) -> None:
     """Show sizes, hit ratio, evictions and moves between the tiers.
 
-    Evicted are files that left a tier for its limit. One that leaves L1 and lies in L2 counts too, and is
-    not lost; without an L2 every one is.
+    Evicted are files that left a tier for its limit; one that leaves L1 and lies in L2 counts too. Dropped
+    are those that no tier has any more: they have to be made again.
     """
     with connect(url, timeout=10) as client:
         answer = client.status()
@@ -161,8 +161,8 @@ def cache_lines(answer: StatusAnswer) -> Iterator[str]:
     ratio = "-" if totals.hit_ratio is None else f"{totals.hit_ratio:.1%}"
     hits = f"{totals.hits_l1 + totals.hits_l2} hits ({totals.hits_l2} in L2), {totals.misses} misses"
     yield f"hit ratio: {ratio}: {hits}"
-    kept = " (those that lie in L2 too are not lost)" if answer.l2 is not None else ""
-    gone = f"{totals.evicted_l1} from L1{kept}, {totals.evicted_l2} from L2; {totals.removed} removed"
+    left = f"{totals.evicted_l1} from L1, {totals.evicted_l2} from L2"
+    gone = f"{left}, {totals.dropped} of them dropped from the cache; {totals.removed} removed"
     yield f"evicted: {gone}; {totals.corrupt} damaged files deleted"
     if answer.l2 is not None:
         moves = f"{totals.demotions} to L2, {totals.promotions} back to L1, {totals.failed_moves} failed"

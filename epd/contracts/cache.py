@@ -28,7 +28,8 @@ class CacheTotals(Wire):
 
     ``hits``: wanted embeddings that were found, by the tier they were read from. ``misses``: parts that had
     to be made, or waited for another's making. ``evicted``: files taken out of a tier for its limit; one
-    that leaves L1 after its demotion lives on in L2. ``failed_moves``: copies given up, as on a full disk.
+    that leaves L1 after its demotion lives on in L2. ``dropped``: those of them that no tier has any more:
+    their embeddings have to be made again. ``failed_moves``: copies given up, as on a full disk.
     """
 
     hits_l1: int = 0
@@ -36,6 +37,7 @@ class CacheTotals(Wire):
     misses: int = 0
     evicted_l1: int = 0
     evicted_l2: int = 0
+    dropped: int = 0
     demotions: int = 0
     promotions: int = 0
     failed_moves: int = 0

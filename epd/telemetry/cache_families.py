@@ -41,6 +41,7 @@ def _totals(totals: CacheTotals) -> list[Metric]:
         _by_tier(metrics.CACHE_HITS, "Wanted embeddings that were found, by the tier read.", hits),
         _counter(metrics.CACHE_MISSES, "Parts that had to be made, or waited for.", totals.misses),
         _by_tier(metrics.CACHE_EVICTIONS, "Files taken out of a tier for its limit.", evicted),
+        _counter(metrics.CACHE_DROPPED, "Evicted embeddings that no tier has any more.", totals.dropped),
         _counter(metrics.CACHE_PROMOTIONS, "Files copied from L2 to L1.", totals.promotions),
         _counter(metrics.CACHE_DEMOTIONS, "Files copied from L1 to L2.", totals.demotions),
         _counter(metrics.CACHE_FAILED_MOVES, "Copies given up, as on a full disk.", totals.failed_moves),

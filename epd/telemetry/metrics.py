@@ -18,6 +18,7 @@ epd_cache_tier_limit_bytes        gauge      tier                    their limit
 epd_cache_hits_total              counter    tier                    wanted embeddings found in a tier
 epd_cache_misses_total            counter                            parts that had to be made or waited for
 epd_cache_evictions_total         counter    tier                    files taken out of a tier for its limit
+epd_cache_dropped_total           counter                            of these, embeddings in no tier any more
 epd_cache_promotions_total        counter                            files copied from L2 to L1
 epd_cache_demotions_total         counter                            files copied from L1 to L2
 epd_cache_failed_moves_total      counter                            copies given up, as on a full disk
@@ -52,6 +53,7 @@ CACHE_TIER_LIMIT_BYTES = "epd_cache_tier_limit_bytes"
 CACHE_HITS = "epd_cache_hits"
 CACHE_MISSES = "epd_cache_misses"
 CACHE_EVICTIONS = "epd_cache_evictions"
+CACHE_DROPPED = "epd_cache_dropped"
 CACHE_PROMOTIONS = "epd_cache_promotions"
 CACHE_DEMOTIONS = "epd_cache_demotions"
 CACHE_FAILED_MOVES = "epd_cache_failed_moves"

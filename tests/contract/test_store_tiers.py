@@ -28,6 +28,7 @@ def test_what_l1_has_no_room_for_goes_to_l2_and_stays_a_hit(tiers: Tiers) -> Non
     assert tiers.hits(keys) == [True] * 4
     assert all(tiers.is_right(key) for key in keys)
     assert stats.totals.demotions == stats.totals.evicted_l1 == 1
+    assert stats.totals.dropped == 0
 
 
 def test_a_hit_in_l2_is_served_from_there_at_once_and_promoted_later(tiers: Tiers) -> None:
@@ -71,13 +72,16 @@ def test_both_tiers_stay_within_their_bytes_and_drop_the_oldest(tiers: Tiers) ->
     assert tiers.names(tiers.l1) == set(keys[-KEPT:])
     assert tiers.names(tiers.l2) == set(keys[-KEPT - 8 : -KEPT])
     assert tiers.hits(keys) == [False] * (20 - KEPT - 8) + [True] * (KEPT + 8)
-    assert tiers.store.embeddings.stats().totals.evicted_l2 == 20 - KEPT - 8
+    totals = tiers.store.embeddings.stats().totals
+    assert totals.dropped == totals.evicted_l2 == 20 - KEPT - 8
 
 
 def test_a_burst_beyond_what_is_copied_holds_the_limit_of_l1(tiers: Tiers) -> None:
     keys = tiers.put(*range(10))
     assert tiers.store.embeddings.stats().nbytes == MIB
     assert tiers.hits(keys) == [False] * 6 + [True] * 4
+    totals = tiers.store.embeddings.stats().totals
+    assert totals.dropped == totals.evicted_l1 == 6
     assert tiers.names(tiers.l1) == set(keys[6:])
 
 

@@ -41,7 +41,7 @@ STATUS = StatusAnswer(
     cache_limit=4 << 20,
     l2=TierStats(entries=9, nbytes=5 << 20, limit=8 << 20),
     cache_totals=CacheTotals(
-        hits_l1=6, hits_l2=3, misses=1, evicted_l1=7, demotions=9, promotions=2, corrupt=1
+        hits_l1=6, hits_l2=3, misses=1, evicted_l1=7, dropped=5, demotions=9, promotions=2, corrupt=1
     ),
     blob_bytes=0,
     blob_limit=1,
@@ -157,7 +157,7 @@ def test_stat_tells_sizes_ratio_and_moves(asked: list[httpx.Request]) -> None:
     assert "cache: 3 embeddings, 1.0 MiB of 4.0 MiB" in text
     assert "cache on L2: 9 embeddings, 5.0 MiB of 8.0 MiB" in text
     assert "hit ratio: 90.0%: 9 hits (3 in L2), 1 misses" in text
-    assert "evicted: 7 from L1 (those that lie in L2 too are not lost), 0 from L2; 0 removed" in text
+    assert "evicted: 7 from L1, 0 from L2, 5 of them dropped from the cache; 0 removed" in text
     assert "; 1 damaged files deleted" in text
     assert "moved: 9 to L2, 2 back to L1, 0 failed" in text
     assert json.loads(_run("stat", "--json"))["cache_totals"]["demotions"] == 9

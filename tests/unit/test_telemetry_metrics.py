@@ -81,7 +81,9 @@ def test_the_fleet_is_shown() -> None:
 
 def test_the_cache_is_shown_by_tier() -> None:
     totals = CacheTotals(hits_l1=1, hits_l2=2, misses=3, evicted_l1=4, evicted_l2=5, demotions=6)
-    totals = totals.model_copy(update={"promotions": 7, "failed_moves": 8, "corrupt": 9, "removed": 10})
+    totals = totals.model_copy(
+        update={"promotions": 7, "failed_moves": 8, "corrupt": 9, "removed": 10, "dropped": 14}
+    )
     second = TierStats(entries=11, nbytes=12, limit=13)
     stats = StoreStats(entries=1, nbytes=2, limit=3, l2=second, totals=totals)
     found = _values(build_registry(heartbeats=list, stats=lambda: stats))
@@ -90,8 +92,8 @@ def test_the_cache_is_shown_by_tier() -> None:
     assert found["epd_cache_tier_bytes", "l1"] == 2
     by_tier = [found[f"epd_cache_{name}_total", tier] for name in ("hits", "evictions") for tier in Tier]
     assert by_tier == [1, 2, 4, 5]
-    names = ("misses", "demotions", "promotions", "failed_moves", "corrupt_files", "removed")
-    assert [found[f"epd_cache_{name}_total", ""] for name in names] == [3, 6, 7, 8, 9, 10]
+    names = ("misses", "demotions", "promotions", "failed_moves", "corrupt_files", "removed", "dropped")
+    assert [found[f"epd_cache_{name}_total", ""] for name in names] == [3, 6, 7, 8, 9, 10, 14]
     alone = _values(build_registry(heartbeats=list, stats=lambda: StoreStats(entries=1, nbytes=2, limit=3)))
     assert ("epd_cache_tier_bytes", "l2") not in alone
 

@@ -22,10 +22,13 @@ if bytes_in(LRU_BYTES) > target and not is_pinned(key) then
   state = 2
 end
 
+local dropped = 0
 local evicted = walk(LRU2, LRU2_BYTES, limit, most, function(oldest)
   if is_pinned(oldest) then return false end
-  leave_l2(oldest)
+  local _, lost = leave_l2(oldest)
+  dropped = dropped + lost
   return true
 end)
 count_event('evicted_l2', #evicted)
+count_event('dropped', dropped)
 return {state, unpack(evicted)}

@@ -10,11 +10,12 @@ local limit, most, pinned_too = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] ==
 local spared = {}
 for index = 4, #ARGV do spared[ARGV[index]] = true end
 
-local out = {}
+local out, dropped = {}, 0
 local function evict(may_go)
   local function take(key)
     if not may_go(key) then return false end
-    leave_l1(key)
+    local _, lost = leave_l1(key)
+    dropped = dropped + lost
     return true
   end
   for _, key in ipairs(walk(LRU, LRU_BYTES, limit, most, take)) do out[#out + 1] = key end
@@ -24,4 +25,5 @@ evict(function(key) return not spared[key] and not is_pinned(key) end)
 if pinned_too then evict(function(key) return not spared[key] end) end
 evict(function(key) return pinned_too or not is_pinned(key) end)
 count_event('evicted_l1', #out)
+count_event('dropped', dropped)
 return out

@@ -28,17 +28,18 @@ local function drop(key)
   return math.min(1, known + redis.call('DEL', EMB .. key))
 end
 
--- Takes one embedding out of a tier; out of the index too where the other tier does not have it.
+-- Takes one embedding out of a tier; out of the index too where the other tier does not have it. Gives how many
+-- left the tier, and how many of these are in neither tier any more.
 local function leave_l1(key)
-  if not redis.call('ZSCORE', LRU2, key) then return drop(key) end
-  return leave(LRU, LRU_BYTES, key, (size_of(key)))
+  if not redis.call('ZSCORE', LRU2, key) then return drop(key), 1 end
+  return leave(LRU, LRU_BYTES, key, (size_of(key))), 0
 end
 
 local function leave_l2(key)
-  if not redis.call('ZSCORE', LRU, key) then return drop(key) end
+  if not redis.call('ZSCORE', LRU, key) then return drop(key), 1 end
   local bytes = size_of(key)
   redis.call('HSET', LRU_SIZES, key, bytes)
-  return leave(LRU2, LRU2_BYTES, key, bytes)
+  return leave(LRU2, LRU2_BYTES, key, bytes), 0
 end
 
 local function is_pinned(key)

@@ -53,7 +53,7 @@ class MemoryIndex:
         if pinned_too:
             out += self._book.walk(Tier.L1, limit, is_old, pinned_too=True)
         out += self._book.walk(Tier.L1, limit, lambda key: True, pinned_too=pinned_too)
-        self._state.cache_totals["evicted_l1"] += len(out)
+        self._count_evicted(Tier.L1, out)
         return out
 
     def read(self, keys: Sequence[str], *, counted: bool = False, lease: float = 0.0) -> list[Indexed]:
@@ -143,7 +143,7 @@ class MemoryIndex:
                 self._book.leave(Tier.L1, key)
                 self._state.cache_totals["evicted_l1"] += 1
             evicted = self._book.walk(Tier.L2, self._limits.l2 or 0, lambda _: True)
-            self._state.cache_totals["evicted_l2"] += len(evicted)
+            self._count_evicted(Tier.L2, evicted)
             return Demotion(taken=True, left_l1=left, evicted=tuple(evicted))
 
     def promoted(self, key: str) -> tuple[bool, list[str]]:
@@ -160,6 +160,12 @@ class MemoryIndex:
         """Add to the totals."""
         with self._state.lock:
             self._state.cache_totals[event.value] += amount
+
+    def _count_evicted(self, tier: Tier, keys: Sequence[str]) -> None:
+        """Those that left a tier for its limit; as dropped too where the other one does not have them."""
+        other = self._book.of(Tier.L2 if tier is Tier.L1 else Tier.L1)
+        self._state.cache_totals[f"evicted_{tier.value}"] += len(keys)
+        self._state.cache_totals["dropped"] += sum(key not in other for key in keys)
 
     def _read(self, key: str) -> Indexed:
         self._book.touch(key)
