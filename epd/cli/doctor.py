@@ -11,10 +11,10 @@ from typing import Any
 
 import httpx
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from epd.cli.data_dir import DEFAULT_DATA_DIR, running_setting
+from epd.cli.fitting import whole_console
 from epd.cli.redis_probe import server_info, without_password
 from epd.cli.server import default_url
 from epd.cli.tables import byte_size, plain_table
@@ -45,7 +45,7 @@ def doctor() -> None:
         fine, found = _run(check)
         well &= fine
         table.add_row("[green]ok[/green]" if fine else "[red]missing[/red]", escape(name), escape(found))
-    Console().print(table)
+    whole_console().print(table)
     if not well:
         raise typer.Exit(1)
 
