@@ -23,8 +23,8 @@ cache_app = typer.Typer(help="Look into the embedding cache, and take things out
 
 EncoderOption = Annotated[str | None, typer.Option("--encoder", help="Of this encoder alone.")]
 _ROWS = 100
-#: Columns of ``ls`` that a narrow terminal goes without, the first one first. The key and the encoder stay.
-_SPARE = ("dtype", "revision", "used", "shape", "tiers", "type", "size")
+#: Columns of ``ls`` that a narrow terminal goes without, the first one first. The key stays.
+_SPARE = ("dtype", "revision", "used", "shape", "tiers", "type", "size", "encoder")
 
 
 @cache_app.command("ls")

@@ -13,8 +13,8 @@ from epd.cli.tables import plain_table
 
 #: A pipe and a file have no width, so nothing has to fit into them.
 _UNBOUNDED = 10_000
-#: Cells between two columns of ``plain_table``: its padding, and its divider, which is a space.
-_GAP = 2
+#: Cells between two columns: the divider, which is a space. A key and an encoder's name fill 80 columns.
+_GAP = 1
 
 
 def whole_console() -> Console:
@@ -33,6 +33,7 @@ def print_whole(
     left_out = _left_out(console.width, columns, spare)
     shown = [name for name in columns if name not in left_out]
     table = plain_table(title=title)
+    table.padding = 0
     for name in shown:
         table.add_column(name, no_wrap=True)
     for cells in zip(*(columns[name] for name in shown), strict=True):
