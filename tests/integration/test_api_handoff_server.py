@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -22,6 +23,7 @@ from epd.contracts.errors import HandoffConflict, NotFound
 from epd.contracts.handoff import Handoff
 from epd.store import keys
 
+DOCS = Path(__file__).parents[2] / "docs" / "handoff.md"
 FILM = {"type": "video", "url": "http://media.test/sound.mp4"}
 
 
@@ -63,6 +65,22 @@ def test_prefill_at_one_process_and_decode_at_another(fleet: Fleet) -> None:
         decode.delete_handoff("r1")
         with pytest.raises(NotFound):
             prefill.handoff("r1", wait=0)
+
+
+def test_the_sample_of_the_docs_runs(fleet: Fleet) -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    sample = text.split("```python\n", 1)[1].split("```", 1)[0]
+    for there, here in (
+        ("http://127.0.0.1:8000", fleet.serve().url),
+        ('["cat.jpg"]', repr([CAT])),
+        ("20 ", "17 "),
+    ):
+        assert there in sample
+        sample = sample.replace(there, here, 1)
+    names: dict[str, Any] = {}
+    exec(compile(sample, str(DOCS), "exec"), names)
+    assert names["handoff"].items[0].length == names["place"].length
+    assert len(names["rows"][0]) == names["place"].length - 2
 
 
 def test_sixty_four_decodes_wait_at_three_processes_and_wake_at_once(fleet: Fleet) -> None:
