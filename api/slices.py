@@ -1,13 +1,17 @@
 """Several embeddings' rows for one request: all of them or an error, mapped one after the other.
 
-They are pinned with the look-up and as long as they are sent, so that a check that was good stays good. A
-file is mapped when its turn comes: a request holds one open file, however many it names.
+They are pinned with the look-up and as long as they are sent, so that a check that was good stays good; and
+no longer, so that new embeddings find room. A file is mapped when its turn comes: a request holds one open
+file, however many it names.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -17,9 +21,9 @@ from api.mapped_rows import map_rows
 from api.services import Services
 from api.slice_formats import Rows, SliceForm
 from api.streamed import Piece, pieces_of
-from epd.contracts.errors import InvalidRequest, MediaTooLarge, NotFound, RowsNotThere
+from epd.contracts.errors import InvalidRequest, MediaTooLarge, NotFound, RowsNotThere, StoreUnavailable
 from epd.contracts.handoff import Slice
-from epd.contracts.metadata import EmbeddingRef
+from epd.contracts.metadata import EmbeddingRef, Entry
 from epd.store.cache import Embeddings
 
 #: Slices of one request, and bytes of all its rows.
@@ -27,9 +31,18 @@ MAX_SLICES = 256
 MAX_BYTES = 4 << 30
 #: Bytes of a request body: a slice takes some 110.
 MAX_BODY = 64 << 10
-#: A pin's length in seconds. It is renewed at half of that, and ends by itself where this process dies.
+#: A pin's length in seconds. It is renewed at half of that, ended when all is sent, and ends by itself where
+#: this process dies.
 PIN_SECONDS = 20.0
 _MAX_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedRows:
+    """Rows in the order in which they are sent, and who holds their pins."""
+
+    parts: list[Rows]
+    holder: str
 
 
 class SlicesRequest(BaseModel):
@@ -51,16 +64,24 @@ def parse_slices(body: bytes | bytearray) -> SlicesRequest:
         ) from None
 
 
-def pinned_rows(embeddings: Embeddings, slices: Sequence[Slice]) -> list[Rows]:
-    """The rows of all slices, pinned and checked. One round trip.
+def pinned_rows(embeddings: Embeddings, slices: Sequence[Slice]) -> PinnedRows:
+    """The rows of all slices, pinned and checked. One round trip; nothing stays pinned where one is refused.
 
     Raises:
         NotFound: embeddings are not there; they are named.
         InvalidRequest, RowsNotThere: a slice is not of rows that its embedding has; its number is named.
         MediaTooLarge: all rows together are over the limit.
     """
-    keys = list(dict.fromkeys(part.key for part in slices))
-    entries = dict(zip(keys, embeddings.lookup(keys, lease=PIN_SECONDS), strict=True))
+    keys, holder = list(dict.fromkeys(part.key for part in slices)), uuid.uuid4().hex
+    entries = dict(zip(keys, embeddings.lookup(keys, lease=PIN_SECONDS, holder=holder), strict=True))
+    try:
+        return PinnedRows(_checked_rows(entries, slices), holder)
+    except BaseException:
+        _let_go(embeddings, keys, holder)
+        raise
+
+
+def _checked_rows(entries: Mapping[str, Entry | None], slices: Sequence[Slice]) -> list[Rows]:
     missing = [key for key, entry in entries.items() if entry is None]
     if missing:
         more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
@@ -79,9 +100,17 @@ def _rows(number: int, part: Slice, ref: EmbeddingRef) -> Rows:
         raise type(error)(f"slices[{number}]: {error.message}") from None
 
 
-async def slice_pieces(services: Services, prefix: bytes, parts: Sequence[Rows]) -> AsyncIterator[Piece]:
-    """What to send of all slices. A file that is gone all the same breaks the answer off."""
-    pinned_at = time.monotonic()
+async def slice_pieces(services: Services, prefix: bytes, pinned: PinnedRows) -> AsyncIterator[Piece]:
+    """What to send of all slices, whose pins end then. A file that is gone all the same breaks it off."""
+    try:
+        async for piece in _pieces(services, prefix, pinned):
+            yield piece
+    finally:
+        await services.call(_let_go, services.store.embeddings, _keys(pinned.parts), pinned.holder)
+
+
+async def _pieces(services: Services, prefix: bytes, pinned: PinnedRows) -> AsyncIterator[Piece]:
+    parts, pinned_at = pinned.parts, time.monotonic()
     if prefix:
         yield prefix
     for number, part in enumerate(parts):
@@ -90,7 +119,7 @@ async def slice_pieces(services: Services, prefix: bytes, parts: Sequence[Rows])
             yield piece
             if time.monotonic() - pinned_at > PIN_SECONDS / 2:
                 pinned_at = time.monotonic()
-                await _renew(services, parts[number:])
+                await _renew(services, parts[number:], pinned.holder)
 
 
 def _map(embeddings: Embeddings, part: Rows) -> memoryview:
@@ -101,6 +130,15 @@ def _map(embeddings: Embeddings, part: Rows) -> memoryview:
         return map_rows(file, *stored.rows(part.start, part.stop))
 
 
-async def _renew(services: Services, parts: Sequence[Rows]) -> None:
-    keys = list(dict.fromkeys(part.ref.key for part in parts))
-    await services.call(services.store.embeddings.pin, keys, PIN_SECONDS)
+async def _renew(services: Services, parts: Sequence[Rows], holder: str) -> None:
+    await services.call(services.store.embeddings.pin, _keys(parts), PIN_SECONDS, holder)
+
+
+def _let_go(embeddings: Embeddings, keys: Sequence[str], holder: str) -> None:
+    """The answer stands without it: a pin ends by itself where the store cannot be told."""
+    with suppress(StoreUnavailable):
+        embeddings.unpin(keys, holder)
+
+
+def _keys(parts: Sequence[Rows]) -> list[str]:
+    return list(dict.fromkeys(part.ref.key for part in parts))

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Request, Response
 from api.body import whole_body
 from api.docs import body_of, problems
 from api.services import Served, Services
-from api.slice_formats import Rows, slices_headers, slices_prefix
-from api.slices import MAX_BODY, SlicesRequest, parse_slices, pinned_rows, slice_pieces
+from api.slice_formats import slices_headers, slices_prefix
+from api.slices import MAX_BODY, PinnedRows, SlicesRequest, parse_slices, pinned_rows, slice_pieces
 from api.streamed import StreamedResponse
 
 router = APIRouter(tags=["embeddings"])
@@ -33,12 +33,13 @@ async def post_slices(request: Request, services: Served) -> Response:
     """
     async with whole_body(request, limit=MAX_BODY, budget=services.bodies) as body:
         wanted = parse_slices(body)
-    parts, prefix = await services.call(_checked, services, wanted)
+    pinned, prefix = await services.call(_checked, services, wanted)
+    parts = pinned.parts
     headers = slices_headers(parts, wanted.format, len(prefix) + sum(part.nbytes for part in parts))
-    return StreamedResponse(slice_pieces(services, prefix, parts), headers)
+    return StreamedResponse(slice_pieces(services, prefix, pinned), headers)
 
 
-def _checked(services: Services, wanted: SlicesRequest) -> tuple[list[Rows], bytes]:
+def _checked(services: Services, wanted: SlicesRequest) -> tuple[PinnedRows, bytes]:
     """The rows, and what goes before them."""
-    parts = pinned_rows(services.store.embeddings, wanted.slices)
-    return parts, slices_prefix(parts, wanted.format)
+    pinned = pinned_rows(services.store.embeddings, wanted.slices)
+    return pinned, slices_prefix(pinned.parts, wanted.format)

@@ -18,11 +18,13 @@ class Embeddings(Protocol):
     where its file lies; one that lies in L2 alone is checked whole before it counts.
     """
 
-    def lookup(self, keys: Sequence[str], *, counted: bool = False, lease: float = 0.0) -> list[Entry | None]:
+    def lookup(
+        self, keys: Sequence[str], *, counted: bool = False, lease: float = 0.0, holder: str = ""
+    ) -> list[Entry | None]:
         """Entries in the order of the keys; None is a miss. Refreshes last use. One round trip.
 
         ``counted``: hits appear in the totals; for whoever asks instead of making them. With a ``lease`` what
-        is there is pinned for so many seconds, as ``pin`` does.
+        is there is pinned for so many seconds, as ``pin`` does for a ``holder``.
         """
         ...
 
@@ -46,11 +48,16 @@ class Embeddings(Protocol):
         """The same for what an operator takes out: the file of a pinned one stays readable for its lease."""
         ...
 
-    def pin(self, keys: Sequence[str], seconds: float) -> list[bool]:
+    def pin(self, keys: Sequence[str], seconds: float, holder: str = "") -> list[bool]:
         """Keep embeddings from being evicted or swept for that long; False where there is none.
 
-        A longer pin is not shortened. What is damaged is removed all the same. One round trip.
+        A longer pin is not shortened. What is damaged is removed all the same. Where all others are pinned
+        too, the one used least is evicted for a new one. One round trip.
         """
+        ...
+
+    def unpin(self, keys: Sequence[str], holder: str) -> None:
+        """End the pins of a holder now; one that somebody else held meanwhile ends by itself alone."""
         ...
 
     def scan(self, cursor: str | None = None, *, limit: int = 100) -> CachePage:

@@ -29,11 +29,13 @@ class FileEmbeddings:
         self._files = files
         self._mover = None if files.l2 is None else Mover(index, files.l1, files.l2)
 
-    def lookup(self, keys: Sequence[str], *, counted: bool = False, lease: float = 0.0) -> list[Entry | None]:
+    def lookup(
+        self, keys: Sequence[str], *, counted: bool = False, lease: float = 0.0, holder: str = ""
+    ) -> list[Entry | None]:
         """Entries in the order of the keys; what cannot be used is removed and counts as a miss."""
         if not keys:
             return []
-        known = self._index.read(keys, counted=counted, lease=lease)
+        known = self._index.read(keys, counted=counted, lease=lease, holder=holder)
         checked = check_entries(keys, known, self._files, self._index.read)
         self._mend(checked)
         return checked.entries
@@ -66,9 +68,14 @@ class FileEmbeddings:
             self._index.count(CacheEvent.REMOVED, count)
         return count
 
-    def pin(self, keys: Sequence[str], seconds: float) -> list[bool]:
+    def pin(self, keys: Sequence[str], seconds: float, holder: str = "") -> list[bool]:
         """Keep embeddings from being evicted or swept for that long; False where there is none."""
-        return self._index.pin(keys, seconds) if keys else []
+        return self._index.pin(keys, seconds, holder) if keys else []
+
+    def unpin(self, keys: Sequence[str], holder: str) -> None:
+        """End the pins of a holder, where nobody else held them meanwhile."""
+        if keys:
+            self._index.unpin(keys, holder)
 
     def scan(self, cursor: str | None = None, *, limit: int = 100) -> CachePage:
         """About so many entries, and where the next ones begin."""

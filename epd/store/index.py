@@ -51,7 +51,9 @@ class Demotion:
 class EmbeddingIndex(Protocol):
     """The index of embeddings over one or two tiers, each byte-bounded, least recently used first."""
 
-    def read(self, keys: Sequence[str], *, counted: bool = False, lease: float = 0.0) -> list[Indexed]:
+    def read(
+        self, keys: Sequence[str], *, counted: bool = False, lease: float = 0.0, holder: str = ""
+    ) -> list[Indexed]:
         """What is known of keys, their last use refreshed; with a lease they are pinned for so many seconds.
 
         ``counted`` hits appear in the totals. What lies in L2 alone is wished back into L1.
@@ -66,8 +68,12 @@ class EmbeddingIndex(Protocol):
         """Files of a tier are of no use any more; an entry without any file is gone."""
         ...
 
-    def pin(self, keys: Sequence[str], seconds: float) -> list[bool]:
+    def pin(self, keys: Sequence[str], seconds: float, holder: str = "") -> list[bool]:
         """As ``Embeddings.pin``."""
+        ...
+
+    def unpin(self, keys: Sequence[str], holder: str) -> None:
+        """As ``Embeddings.unpin``."""
         ...
 
     def stats(self) -> StoreStats:

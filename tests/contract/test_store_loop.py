@@ -54,7 +54,7 @@ async def test_many_calls_at_once_share_a_socket_and_keep_their_order(
 async def test_forgotten_scripts_are_loaded_again(loop_side: LoopConnection, server: redis.Redis) -> None:
     for _ in range(2):
         server.script_flush()
-        assert await loop_side.run(Script.LOOKUP, [], (1, 0, 0, "k")) == [None, 1, ""]
+        assert await loop_side.run(Script.LOOKUP, [], (1, 0, 0, "", "k")) == [None, 1, ""]
 
 
 async def test_calls_go_on_after_the_socket_was_cut(loop_side: LoopConnection, server: redis.Redis) -> None:

@@ -27,6 +27,8 @@ STEPS = st.one_of(
     st.tuples(st.just("move")),
     st.tuples(st.just("move")),
     st.tuples(st.just("pin"), _key),
+    st.tuples(st.just("read"), _key, st.sampled_from("ab")),
+    st.tuples(st.just("let_go"), _key, st.sampled_from("ab")),
     st.tuples(st.just("remove"), _key),
     st.tuples(st.just("forget"), _key),
     st.tuples(st.just("lose"), st.sampled_from(["l1", "l2"]), _key),
@@ -63,6 +65,12 @@ class World:
 
     def _pin(self, key: int) -> object:
         return self.embeddings.pin([key_of(key)], 60)
+
+    def _read(self, key: int, holder: str) -> object:
+        return self.embeddings.lookup([key_of(key)], lease=60, holder=holder)
+
+    def _let_go(self, key: int, holder: str) -> object:
+        return self.embeddings.unpin([key_of(key)], holder)
 
     def _remove(self, key: int) -> object:
         return self.embeddings.remove([key_of(key)])

@@ -106,6 +106,26 @@ def test_a_lookup_with_a_lease_pins(tiers: Tiers) -> None:
     assert tiers.hits(keys) == [True, False, False, False]
 
 
+def test_a_holder_ends_its_pins_and_nobody_elses(tiers: Tiers) -> None:
+    keys = tiers.put(1, 2, 3)
+    tiers.store.embeddings.lookup(keys, lease=60, holder="a")
+    tiers.store.embeddings.pin(keys[:1], 60, "a")  # renewed
+    tiers.store.embeddings.lookup(keys[1:2], lease=60, holder="b")
+    tiers.store.embeddings.pin(keys[2:], 60)
+    assert pinned_of(tiers) == set(keys)
+    for holder in ("b", "", "a", "a"):  # as often as it likes
+        tiers.store.embeddings.unpin([*keys, key_of(9)], holder)
+    assert pinned_of(tiers) == set(keys[1:])
+    tiers.store.embeddings.unpin([], "a")
+    tiers.store.embeddings.lookup(keys[:1], lease=60, holder="b")
+    tiers.store.embeddings.unpin(keys[:1], "b")
+    assert pinned_of(tiers) == set(keys[1:])
+
+
+def pinned_of(tiers: Tiers) -> set[str]:
+    return {row.entry.ref.key for row in tiers.store.embeddings.scan().rows if row.pinned}
+
+
 def test_removing_takes_the_files_of_both_tiers(tiers: Tiers) -> None:
     keys = tiers.put(1, 2, 3, 4)
     tiers.settle()

@@ -10,7 +10,7 @@ from epd.contracts.cache import CacheTotals, Tier, TierStats
 from epd.contracts.metadata import Entry
 from epd.store.entry_text import entry_text, read_entry
 from epd.store.index import Demotion, Indexed, TierWork
-from epd.store.memory.state import IndexEntry, MemoryState, TierFile
+from epd.store.memory.state import IndexEntry, MemoryState, Pin, TierFile
 from epd.store.memory.tier_book import TierBook
 from epd.store.tier_limits import TierLimits
 from epd.store.values import CacheEvent, CachePage, CacheRow, StoreStats
@@ -56,7 +56,9 @@ class MemoryIndex:
         self._count_evicted(Tier.L1, out)
         return out
 
-    def read(self, keys: Sequence[str], *, counted: bool = False, lease: float = 0.0) -> list[Indexed]:
+    def read(
+        self, keys: Sequence[str], *, counted: bool = False, lease: float = 0.0, holder: str = ""
+    ) -> list[Indexed]:
         """What is known of keys."""
         with self._state.lock:
             found = [self._read(key) for key in keys]
@@ -64,7 +66,7 @@ class MemoryIndex:
                 for one in found:
                     self._state.cache_totals["hits_l1" if one.in_l1 else "hits_l2"] += one.text is not None
             if lease:
-                self.pin(keys, lease)
+                self.pin(keys, lease, holder)
         return found
 
     def remove(self, keys: Sequence[str]) -> tuple[int, list[str]]:
@@ -79,17 +81,27 @@ class MemoryIndex:
             for key in keys:
                 self._book.leave(tier, key)
 
-    def pin(self, keys: Sequence[str], seconds: float) -> list[bool]:
+    def pin(self, keys: Sequence[str], seconds: float, holder: str = "") -> list[bool]:
         """Keep embeddings from being evicted or swept for that long; False where there is none."""
         now = time.time()
         with self._state.lock:
-            self._state.pins = {key: until for key, until in self._state.pins.items() if until > now}
+            self._state.pins = {key: pin for key, pin in self._state.pins.items() if pin.until > now}
             there = [self.has(key) for key in keys]
             for key, is_there in zip(keys, there, strict=True):
                 if is_there:
-                    self._state.pins[key] = max(now + seconds, self._state.pins.get(key, 0.0))
+                    before = self._state.pins.get(key, Pin(0.0, holder))
+                    shared = "" if before.holder != holder else holder
+                    self._state.pins[key] = Pin(max(now + seconds, before.until), shared)
                     self._book.touch(key)
         return there
+
+    def unpin(self, keys: Sequence[str], holder: str) -> None:
+        """End a holder's pins, where nobody else held them meanwhile."""
+        with self._state.lock:
+            for key in keys:
+                pin = self._state.pins.get(key)
+                if holder and pin is not None and pin.holder == holder:
+                    del self._state.pins[key]
 
     def stats(self) -> StoreStats:
         """Sizes and totals."""

@@ -42,6 +42,14 @@ class TierFile:
     checksum: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Until when (Unix seconds) an embedding is kept, and who alone holds it ('' where nobody may end it)."""
+
+    until: float
+    holder: str
+
+
 @dataclass(slots=True)
 class Flight:
     """One encode: who flies until when (Unix seconds), and the messages of all who wait by "job/part"."""
@@ -77,7 +85,7 @@ class MemoryState:
         self.mover: tuple[str, float] = ("", 0.0)
         self.cache_totals: Counter[str] = Counter()
         self.flights: dict[str, Flight] = {}
-        self.pins: dict[str, float] = {}
+        self.pins: dict[str, Pin] = {}
         self.loads: dict[str, HeldLoad] = {}
         self.notices: dict[str, deque[Notice]] = {}
 
@@ -91,7 +99,8 @@ class MemoryState:
 
     def is_pinned(self, key: str) -> bool:
         """Whether a pin holds an embedding; ended pins are dropped."""
-        if self.pins.get(key, 0.0) > time.time():
+        pin = self.pins.get(key)
+        if pin is not None and pin.until > time.time():
             return True
         self.pins.pop(key, None)
         return False

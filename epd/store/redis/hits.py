@@ -50,7 +50,7 @@ class RedisHits:
 
     async def lookup(self, wanted: Sequence[str]) -> list[Entry | None]:
         """Entries that are at hand: in L1 and right. Nothing is removed here, and no hit is counted yet."""
-        answers = await self._connection.run(Script.LOOKUP, [], (self._tiers, 0, 0, *wanted))
+        answers = await self._connection.run(Script.LOOKUP, [], (self._tiers, 0, 0, "", *wanted))
         rows = zip(wanted, answers[::3], answers[1::3], strict=True)
         return [self._entries.checked(key, text) if in_l1 and text else None for key, text, in_l1 in rows]
 

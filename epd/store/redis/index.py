@@ -27,9 +27,12 @@ class RedisIndex:
         self._connection = connection
         self._limits = limits
 
-    def read(self, keys: Sequence[str], *, counted: bool = False, lease: float = 0.0) -> list[Indexed]:
+    def read(
+        self, keys: Sequence[str], *, counted: bool = False, lease: float = 0.0, holder: str = ""
+    ) -> list[Indexed]:
         """What is known of keys, in one round trip."""
-        options: list[Argument] = [self._limits.tiers, int(counted), milliseconds(lease) if lease else 0]
+        lease_ms = milliseconds(lease) if lease else 0
+        options: list[Argument] = [self._limits.tiers, int(counted), lease_ms, holder]
         answers = self._connection.run(Script.LOOKUP, [], [*options, *keys])
         rows = zip(answers[::3], answers[1::3], answers[2::3], strict=True)
         return [Indexed(text, bool(in_l1), checksum) for text, in_l1, checksum in rows]
@@ -46,10 +49,14 @@ class RedisIndex:
         """Files of a tier are of no use any more."""
         self._connection.run(Script.LEAVE, [], (2 if tier is Tier.L2 else 1, *keys))
 
-    def pin(self, keys: Sequence[str], seconds: float) -> list[bool]:
+    def pin(self, keys: Sequence[str], seconds: float, holder: str = "") -> list[bool]:
         """Keep embeddings from being evicted or swept for that long; False where there is none."""
-        pinned = self._connection.run(Script.PIN, [], (milliseconds(seconds), *keys))
+        pinned = self._connection.run(Script.PIN, [], (milliseconds(seconds), holder, *keys))
         return [bool(there) for there in pinned]
+
+    def unpin(self, keys: Sequence[str], holder: str) -> None:
+        """End a holder's pins, where nobody else held them meanwhile."""
+        self._connection.run(Script.UNPIN, [], (holder, *keys))
 
     def stats(self) -> StoreStats:
         """Sizes and totals, in one round trip."""

@@ -26,6 +26,7 @@ class Script(StrEnum):
     LOOKUP = "lookup"
     REMOVE = "remove"
     PIN = "pin"
+    UNPIN = "unpin"
     EVICT = "evict"
     LEAVE = "leave"
     TIER_WORK = "tier_work"

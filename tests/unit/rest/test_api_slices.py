@@ -14,6 +14,7 @@ from httpx2 import Response
 from safetensors.torch import load as load_torch
 
 from api import slices
+from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import PartId
 from epd.contracts.media import Modality
 from epd.contracts.messages import Wanted
@@ -150,6 +151,30 @@ def test_what_is_sent_is_pinned(kept: Rest, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(slices, "PIN_SECONDS", 0.0)  # so that it is renewed with each piece
     monkeypatch.setattr(store, "lookup", looked_up)
-    monkeypatch.setattr(store, "pin", lambda _, keys, __: pinned.append(list(keys)))
+    monkeypatch.setattr(store, "pin", lambda _, keys, *__: pinned.append(list(keys)))
     assert ask(kept, (FILM, 0, None), (IMAGE, 0, 1), (FILM, 3, 4)).status_code == 200
     assert pinned == [[FILM, IMAGE], [FILM, IMAGE], [IMAGE, FILM], [FILM]]
+
+
+def test_nothing_stays_pinned_once_the_answer_is_sent_or_refused(kept: Rest) -> None:
+    assert ask(kept, (FILM, 0, None), (IMAGE, 0, 1), (FILM, 3, 4)).status_code == 200
+    assert ask(kept, (FILM, 0, None), (IMAGE, 0, 1000)).status_code == 416
+    rows = kept.store.embeddings.scan().rows
+    assert [row.entry.ref.key for row in rows if row.pinned] == []
+    assert {FILM, IMAGE} <= {row.entry.ref.key for row in rows}
+
+
+def test_what_another_reads_stays_pinned(kept: Rest) -> None:
+    kept.store.embeddings.lookup([FILM], lease=60, holder="another")
+    assert ask(kept, (FILM, 0, None), (IMAGE, 0, 1)).status_code == 200
+    rows = kept.store.embeddings.scan().rows
+    assert [row.entry.ref.key for row in rows if row.pinned] == [FILM]
+
+
+def test_an_answer_stands_where_pins_cannot_be_ended(kept: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise StoreUnavailable("the store does not answer")
+
+    monkeypatch.setattr(type(kept.store.embeddings), "unpin", fails)
+    assert ask(kept, (FILM, 0, None)).status_code == 200
+    assert ask(kept, (IMAGE, 0, 1000)).status_code == 416
