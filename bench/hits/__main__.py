@@ -7,17 +7,17 @@ import json
 import os
 import sys
 
-from bench.hits.measurement import HitFigures, measure
+from bench.hits.measurement import LEAST_ITEMS, HitFigures, measure
 from bench.hits.site import ITEMS, Kind
 
-#: What the figures should reach: items a second, and milliseconds.
-LEAST_ITEMS = 4000.0
+#: What 99 of 100 requests should take at most.
 MOST_P99_MS = 25.0
 
 _NOTE = (
     f"POST /v1/encode, {ITEMS} pictures a request, every item cached; one uvicorn process as "
     "epd up starts it, Valkey, workers and the load generator on the same machine; mixed = URLs within "
-    "EPD_URL_TTL, upload ids and base64 by turns; p99 at 70 % of the mixed load, planned (Poisson) arrivals, "
+    "EPD_URL_TTL, upload ids and base64 by turns; p99 at 70 % of the mixed load, and at "
+    "70 % of the 4000 items/s that are asked for; planned (Poisson) arrivals, "
     "latency from the planned time; cold = the same request of new pictures through the real workers; "
     "CPU times are for each request"
 )
@@ -54,6 +54,7 @@ def _told(figures: HitFigures) -> dict[str, object]:
         "worst_ms_at_70": round(1000 * steady.worst, 2),
         "items_per_s_at_70": round(figures.steady.items_per_s, 1),
         "unsent_at_70": steady.unsent,
+        "p99_ms_at_2800_items_per_s": round(1000 * figures.asked.outcome.p99, 2),
         "cold_ms": round(1000 * figures.cold_seconds, 1),
         "hit_ms": round(1000 * figures.hit_seconds, 2),
         "by_kind": {

@@ -31,6 +31,7 @@ def test_the_figures_are_measured() -> None:
     assert figures["unsent_at_70"] == 0
     assert figures["items_per_s"] > 0
     assert figures["p99_ms_at_70"] >= figures["p50_ms_at_70"] > 0
+    assert figures["p99_ms_at_2800_items_per_s"] > 0
     assert figures["cold_over_hit"] > 1
     assert set(Path("/dev/shm").glob("epd-hits-*")) <= before
 
