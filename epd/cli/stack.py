@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -127,8 +127,12 @@ class Stack:
         progress: Progress | None = None,
         give_up: threading.Event | None = None,
     ) -> None:
-        """Wait until every kind of worker is ready, or ``give_up`` is set; raises ``StackFailed``."""
+        """Wait until every kind of worker is ready, or ``give_up`` is set; raises ``StackFailed``.
+
+        A part that dies again and again meanwhile fails it at once; what died before has nothing to say.
+        """
         end = time.monotonic() + timeout
+        restarts = {name: child.restarts for name, child in self._children.items()}
         missing = "starting"
         while time.monotonic() < end and not (give_up is not None and give_up.is_set()):
             missing = self._not_ready()
@@ -136,7 +140,7 @@ class Stack:
                 return
             if progress is not None:
                 progress(missing)
-            self._raise_when_hopeless()
+            self._raise_when_hopeless(restarts)
             time.sleep(0.2)
         if give_up is not None and give_up.is_set():
             return
@@ -169,11 +173,11 @@ class Stack:
                     f"{child.spec.name} cannot start: {child.last_words(_REASON)} (log: {child.log_path})"
                 )
 
-    def _raise_when_hopeless(self) -> None:
+    def _raise_when_hopeless(self, before: Mapping[str, int]) -> None:
         self.raise_when_refused()
-        for child in self._children.values():
-            if child.restarts >= _TRIES_BEFORE_READY:
-                raise StackFailed(f"{child.spec.name} keeps dying; the end of its log:\n{child.log_tail()}")
+        for name, child in self._children.items():
+            if child.restarts - before[name] >= _TRIES_BEFORE_READY:
+                raise StackFailed(f"{name} keeps dying; the end of its log:\n{child.log_tail()}")
 
     def _all_tails(self) -> str:
         return "\n".join(f"--- {name}\n{child.log_tail(8)}" for name, child in self._children.items())
