@@ -16,6 +16,8 @@ from bench.ttft.sizes import ROWS
 
 #: What the repeated mix should reach.
 LEAST_TTFT, LEAST_THROUGHPUT = 8.0, 2.0
+#: Requests in a load.
+LEAST = 16
 _CORES = 2
 _DIGITS = 3
 
@@ -39,9 +41,11 @@ def main() -> None:
     """Measure once, and print; the status is 1 where a target is missed or a first token differs."""
     parser = argparse.ArgumentParser(prog="python -m bench.ttft", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of sentences")
-    parser.add_argument("--requests", type=int, default=32, help="in each load")
+    parser.add_argument("--requests", type=int, default=96, help=f"in each load, {LEAST} or more")
     parser.add_argument("--url-ttl", type=float, default=0.0, help="EPD_URL_TTL; 0: ask each time")
     options = parser.parse_args()
+    if options.requests < LEAST:
+        parser.error(f"--requests: {LEAST} or more, to be a load at all")
     cores = sorted(os.sched_getaffinity(0))[:_CORES]
     os.sched_setaffinity(0, cores)  # for every process that this one starts
     before = os.getloadavg()[0]

@@ -25,23 +25,35 @@ def one_by_one(ask: Ask, requests: Sequence[Request]) -> float:
 
 
 def saturate(ask: Ask, requests: Sequence[Request], at_once: int) -> float:
-    """Requests a second, with ``at_once`` of them open all the time."""
+    """Requests a second, with ``at_once`` of them open all the time.
+
+    Counted between the first answer and the last one that another request waited for: before and after
+    that, a server has less to do than it can.
+    """
     room = threading.Semaphore(at_once)
-    began = time.perf_counter()
+    ends: list[float] = []
+
+    def note(_: Future[Any]) -> None:
+        ends.append(time.perf_counter())
+        room.release()
+
     answers = []
     for request in requests:
         room.acquire(timeout=_PATIENCE)
         answer = ask(request)
-        answer.add_done_callback(lambda _: room.release())
+        answer.add_done_callback(note)
         answers.append(answer)
     _finish(answers)
-    return len(requests) / (time.perf_counter() - began)
+    counted = sorted(ends)[: len(requests) - at_once + 1]
+    return (len(counted) - 1) / (counted[-1] - counted[0])
 
 
 def first_tokens(ask: Ask, requests: Sequence[Request], rate: float, seed: int) -> list[float]:
-    """Seconds to each first token, of requests at exponential gaps (a Poisson process), ``rate`` a second.
+    """Seconds to each first token, of requests that come by chance, ``rate`` a second.
 
-    They count from the planned time, so that a slow server is charged for everyone who waits.
+    They come as a Poisson process of which it is known how many came in all: at uniform times, so that the
+    rate is the given one and not one that chance made of it. Seconds count from the planned time, so that a
+    slow server is charged for everyone who waits.
     """
     chance = random.Random(seed)
     seconds: list[float] = []
@@ -49,12 +61,12 @@ def first_tokens(ask: Ask, requests: Sequence[Request], rate: float, seed: int) 
     def note(at: float) -> Callable[[Future[Any]], None]:
         return lambda _: seconds.append(time.perf_counter() - at)
 
-    answers, planned = [], time.perf_counter()
-    for request in requests:
-        planned += chance.expovariate(rate)
-        time.sleep(max(0.0, planned - time.perf_counter()))
+    answers, began = [], time.perf_counter()
+    planned = sorted(began + chance.uniform(0, len(requests) / rate) for _ in requests)
+    for request, at in zip(requests, planned, strict=True):
+        time.sleep(max(0.0, at - time.perf_counter()))
         answer = ask(request)
-        answer.add_done_callback(note(planned))
+        answer.add_done_callback(note(at))
         answers.append(answer)
     _finish(answers)
     return seconds

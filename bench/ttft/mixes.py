@@ -36,13 +36,14 @@ class Requests:
     def of(self, mix: Mix, count: int, seed: int) -> list[Request]:
         """So many requests; ids, numbers of images and photos depend on the arguments alone."""
         chance = random.Random(f"{mix}{seed}")
+        sizes = itertools.islice(_sizes(chance), count)
         return [
-            self._request(f"{mix}-{seed}-{number}", list(self._urls(mix, chance, f"{seed}x{number}")))
-            for number in range(count)
+            self._request(f"{mix}-{seed}-{number}", list(self._urls(mix, chance, size, f"{seed}x{number}")))
+            for number, size in enumerate(sizes)
         ]
 
-    def _urls(self, mix: Mix, chance: random.Random, name: str) -> Iterator[str]:
-        for photo in chance.sample(range(PHOTOS), chance.randint(1, MOST_IMAGES)):
+    def _urls(self, mix: Mix, chance: random.Random, size: int, name: str) -> Iterator[str]:
+        for photo in chance.sample(range(PHOTOS), size):
             yield self._url(photo, mix if mix is Mix.REPEATED else f"{mix}{name}")
 
     def _url(self, photo: int, name: str) -> str:
@@ -52,3 +53,9 @@ class Requests:
         images = [{"type": "image", "url": url} for url in urls]
         parts = ["Look at these. ", *images, " What do they have in common? "]
         return {"request_id": f"{name}-{next(self._numbers)}", "model": "qwen", "parts": parts, "limit": 1}
+
+
+def _sizes(chance: random.Random) -> Iterator[int]:
+    """Numbers of images: each one equally often, in an order by chance, so that all loads weigh the same."""
+    while True:
+        yield from chance.sample(range(1, MOST_IMAGES + 1), MOST_IMAGES)
