@@ -1,29 +1,26 @@
-"""Requests that the cache answers wholly, on the event loop: no thread, three round trips, no message.
+"""Requests that the cache answers wholly, on the event loop: no thread, one round trip, no message.
 
 A thread for each request would cost more than the answer: each of its waits for the store gives the
-interpreter's lock away, and gets it back only after whatever else runs. What is not at hand here is left to
+interpreter's lock away, and gets it back only after whatever else runs. And each wait of the loop costs more
+than what it waits for, since the process is put to sleep and woken; so what this process read before is
+taken as a guess, and the one round trip looks whether it still holds. What is not at hand here is left to
 ``api.submission``, which starts from the beginning; so this path answers, or has changed nothing.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from api.admission import admit, named_model
 from api.hit_answer import HitAnswers
 from api.hit_lookup import ItemHit, NeedsMemory, item_hits
+from api.hit_question import Plan, Question, question_of
 from api.schemas import EncodeRequest
 from api.services import Services
-from api.submission import record_of
-from epd.contracts.job import JobRecord
-from epd.contracts.media import Item
-from epd.identity import source_key
-from epd.inline import is_data_uri
-from epd.lookup import by_track, digest_of_memo, encoders_of
-from epd.store.hits import Hits
-from epd.store.values import SourceMemo
+from epd.contracts.errors import EpdError
+from epd.contracts.job import PartId
+from epd.contracts.metadata import Entry
+from epd.store.hits import Facts, Guess, Hits
 from epd.telemetry.tracing import span
 
 #: More items are looked up in a thread: they would hold the loop up.
@@ -57,57 +54,50 @@ class HitPath:
         """
         if len(request.items) > MAX_ITEMS:
             return None
-        settings = self._services.settings
-        name, model = named_model(request, config=self._services.config, settings=settings)
-        sources = _source_keys(request, settings.url_ttl)
-        if sources is None:
+        services = self._services
+        question = question_of(request, config=services.config, settings=services.settings)
+        if question is None:
             return None
-        encoders = encoders_of(model)
-        facts = await self._hits.facts(list(encoders.values()), list(sources.values()))
-        cards = by_track(encoders, facts.cards)
-        admitted = admit(request, name=name, model=model, cards=cards, settings=settings)
-        memos = dict(zip(sources, facts.memos, strict=True))
-        known = _with_digests(admitted.items, memos, settings.url_ttl)
-        if known is None:
-            return None
-        needs = self._needs.of(known, name=name, model=model, cards=cards)
-        keys = list(dict.fromkeys(key for need in needs for key in need.key_list()))
-        entries = dict(zip(keys, await self._hits.lookup(keys), strict=True))
-        found = item_hits(admitted.items, needs, entries)
-        return None if found is None else await self._recorded(record_of(admitted), found, trace)
+        return await self._guessed(question, trace) or await self._looked_up(question, trace)
 
-    async def _recorded(
-        self, record: JobRecord, found: Sequence[ItemHit], trace: Mapping[str, str]
-    ) -> HitAnswer:
-        """The answer; the job is written first, since it may be asked for by its id."""
-        done = {part: entry for hit in found for part, entry in hit.parts().items()}
+    async def _guessed(self, question: Question, trace: Mapping[str, str]) -> HitAnswer | None:
+        """The answer that would have been right when its grounds were last read, if they still stand."""
+        facts = self._hits.recalled(question.encoders, question.source_keys)
+        plan = None if facts is None else self._recalled_plan(question, facts)
+        if facts is None or plan is None:
+            return None
+        found = _found(plan, self._hits.recalled_entries(plan.keys))
+        if found is None:
+            return None
+        guess = Guess(question.encoders, question.source_keys, facts, plan.record, _parts(found))
         with span("epd.submit", trace, items=len(found), cached=len(found)):
-            await self._hits.create(record, done)
-        return HitAnswer(record.job_id, self._answers.json(record, found), found)
+            right = await self._hits.confirm(guess)
+        return self._answer(plan, found) if right else None
 
+    def _recalled_plan(self, question: Question, facts: Facts) -> Plan | None:
+        try:
+            return question.plan(facts, self._needs)
+        except EpdError:
+            return None  # so it was by the facts of then; those of now have the word
 
-def _source_keys(request: EncodeRequest, url_ttl: float) -> dict[str, str] | None:
-    """Source keys by URL; None where no memo counts, or a URL is none, which the ordinary path will say."""
-    urls = [item.url for item in request.items if item.url is not None and not is_data_uri(item.url)]
-    if urls and url_ttl <= 0:
-        return None
-    try:
-        return {url: source_key(url) for url in urls}
-    except ValueError:
-        return None
-
-
-def _with_digests(
-    items: Sequence[Item], memos: Mapping[str, SourceMemo | None], url_ttl: float
-) -> list[tuple[Item, str]] | None:
-    """Items with their digests; None where one is not known without a download."""
-    known: list[tuple[Item, str]] = []
-    now = time.time()
-    for item in items:
-        digest = item.source.media_id
-        if item.source.url is not None:
-            digest = digest_of_memo(memos[item.source.url], url_ttl=url_ttl, now=now)
-        if digest is None:
+    async def _looked_up(self, question: Question, trace: Mapping[str, str]) -> HitAnswer | None:
+        """The answer in three round trips. The job is written first: it may be asked for by its id."""
+        facts = await self._hits.facts(question.encoders, question.source_keys)
+        plan = question.plan(facts, self._needs)
+        found = None if plan is None else _found(plan, await self._hits.lookup(plan.keys))
+        if plan is None or found is None:
             return None
-        known.append((item, digest))
-    return known
+        with span("epd.submit", trace, items=len(found), cached=len(found)):
+            await self._hits.create(plan.record, _parts(found))
+        return self._answer(plan, found)
+
+    def _answer(self, plan: Plan, found: Sequence[ItemHit]) -> HitAnswer:
+        return HitAnswer(plan.record.job_id, self._answers.json(plan.record, found), found)
+
+
+def _found(plan: Plan, entries: Sequence[Entry | None]) -> list[ItemHit] | None:
+    return item_hits(plan.record.items, plan.needs, dict(zip(plan.keys, entries, strict=True)))
+
+
+def _parts(found: Sequence[ItemHit]) -> dict[PartId, Entry]:
+    return {part: entry for hit in found for part, entry in hit.parts().items()}

@@ -31,6 +31,10 @@ class Recent(Generic[Key, Value]):
         if len(self._values) > self._limit:
             self._values.popitem(last=False)
 
+    def forget(self, key: Key) -> None:
+        """Keep it no longer."""
+        self._values.pop(key, None)
+
     def __len__(self) -> int:
         """How many are kept."""
         return len(self._values)

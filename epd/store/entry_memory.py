@@ -34,6 +34,15 @@ class EntryMemory:
         self._folder = folder
         self._known: Recent[str, _Known] = Recent(limit)
 
+    def recalled(self, key: str) -> Entry | None:
+        """The entry as it was last checked."""
+        known = self._known.get(key)
+        return None if known is None else known.entry
+
+    def forget(self, key: str) -> None:
+        """It is not there any more."""
+        self._known.forget(key)
+
     def checked(self, key: str, text: str) -> Entry | None:
         """The entry of a text of the index, the same object while nothing has changed; None: not usable."""
         stamp = self._folder.stamp(key)
@@ -44,6 +53,7 @@ class EntryMemory:
             entry = read_entry(key, text)
             self._folder.check(entry.ref)
         except (ValueError, NotFound):
+            self.forget(key)
             return None
         if stamp is not None:
             self._known.put(key, _Known(text, stamp, entry))

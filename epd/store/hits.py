@@ -20,8 +20,38 @@ class Facts:
     memos: Sequence[SourceMemo | None]
 
 
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A job whose parts all are done, if ``facts`` and the entries of ``done`` are still what they were.
+
+    ``facts`` are those of ``encoders`` and ``source_keys``, in their order.
+    """
+
+    encoders: Sequence[str]
+    source_keys: Sequence[str]
+    facts: Facts
+    record: JobRecord
+    done: Mapping[PartId, Entry]
+
+
 class Hits(Protocol):
-    """No call blocks the loop; each is one round trip and raises ``StoreUnavailable`` as all of the store."""
+    """No call blocks the loop; each that waits is one round trip and raises ``StoreUnavailable``."""
+
+    def recalled(self, encoders: Sequence[str], source_keys: Sequence[str]) -> Facts | None:
+        """As ``facts`` last read them here, maybe long ago; None where one was missing, or never read."""
+        ...
+
+    def recalled_entries(self, keys: Sequence[str]) -> list[Entry | None]:
+        """As ``lookup`` last found them here."""
+        ...
+
+    async def confirm(self, guess: Guess) -> bool:
+        """Do all that ``facts``, ``lookup`` and ``create`` do, in one round trip; False: the guess is wrong.
+
+        Then there is no such job. It is written before its grounds are known to be good, and taken back:
+        where the process dies between, a job is left, for its time, whose id nobody was told.
+        """
+        ...
 
     async def facts(self, encoders: Sequence[str], source_keys: Sequence[str]) -> Facts:
         """Cards by encoder name and memos by source key."""

@@ -16,7 +16,7 @@ from epd.contracts.media import Modality
 from epd.settings import Settings
 from epd.store import keys
 from epd.store.base import SourceMemo, Store
-from epd.store.hits import Hits
+from epd.store.hits import Guess, Hits
 from epd.store.open import open_store
 from tests.contract.conftest import MakeStore
 from tests.contract.store_values import IMAGE, job_record, key_of, put_embedding
@@ -120,6 +120,67 @@ async def test_a_job_is_the_one_that_would_have_been_written(store: Store, hits:
     assert view.parts == expected
     assert store.jobs.open_parts([record.job_id]) == [0]
     assert store.embeddings.stats().totals.hits_l1 >= counted + 2
+
+
+async def guess_of(store: Store, hits: Hits) -> Guess:
+    """A job of one picture, whose card, memo and entry all were read."""
+    entry = put_embedding(store, KEY).entry
+    store.cards.announce(CARD)
+    store.sources.put("s", memo("1" * 64))
+    facts = await hits.facts(["tiny"], ["s"])
+    assert await hits.lookup([KEY]) == [entry]
+    return Guess(["tiny"], ["s"], facts, job_record(uuid.uuid4().hex), {IMAGE: entry})
+
+
+async def test_what_was_read_is_recalled(store: Store, hits: Hits) -> None:
+    assert hits.recalled(["tiny"], ["s"]) is None
+    assert hits.recalled_entries([KEY]) == [None]
+    guess = await guess_of(store, hits)
+    assert hits.recalled(["tiny"], ["s"]) == guess.facts
+    assert hits.recalled(["tiny", "none"], ["s"]) is None
+    assert hits.recalled(["tiny"], ["s", "s0"]) is None
+    assert hits.recalled_entries([OTHER, KEY]) == [None, guess.done[IMAGE]]
+    store.embeddings.remove([KEY])
+    assert await hits.lookup([KEY]) == [None]
+    assert hits.recalled_entries([KEY]) == [None]
+
+
+async def test_a_right_guess_is_a_job_and_a_use(store: Store, hits: Hits) -> None:
+    guess = await guess_of(store, hits)
+    counted = store.embeddings.stats().totals.hits_l1
+    assert await hits.confirm(guess)
+    view = store.jobs.view(guess.record.job_id)
+    assert view is not None
+    assert view.record == guess.record
+    assert view.parts == {str(IMAGE): PartRecord.done(guess.done[IMAGE], cached=True)}
+    assert store.jobs.open_parts([guess.record.job_id]) == [0]
+    assert store.embeddings.stats().totals.hits_l1 == counted + 1
+
+
+@pytest.mark.parametrize("change", ["card", "memo", "entry gone", "entry new", "file cut", "file gone"])
+async def test_a_wrong_guess_leaves_no_job(store: Store, hits: Hits, change: str) -> None:
+    guess = await guess_of(store, hits)
+    path = store.embeddings.path(KEY)
+    match change:
+        case "card":
+            store.cards.announce(CARD.model_copy(update={"weights_digest": "b" * 64}))
+        case "memo":
+            store.sources.put("s", memo("2" * 64))
+        case "entry gone":
+            store.embeddings.remove([KEY])
+        case "entry new":
+            store.embeddings.remove([KEY])
+            put_embedding(store, KEY, tokens=2)
+        case "file cut":
+            os.truncate(path, path.stat().st_size - 1)
+        case "file gone":
+            path.unlink()
+    counted = store.embeddings.stats().totals.hits_l1
+    assert not await hits.confirm(guess)
+    assert store.jobs.view(guess.record.job_id) is None
+    assert store.embeddings.stats().totals.hits_l1 == counted
+    found = await hits.lookup([KEY])
+    assert found != [guess.done[IMAGE]] or change in ("card", "memo")
 
 
 async def test_a_job_ends_as_finished_ones_do(store_settings: Settings, server: redis.Redis) -> None:

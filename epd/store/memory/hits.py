@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from epd.contracts.job import JobRecord, PartId, PartRecord
 from epd.contracts.metadata import Entry
 from epd.store.base import Cards, Embeddings, Jobs, Sources
-from epd.store.hits import Facts
+from epd.store.hits import Facts, Guess
 
 
 class MemoryHits:
@@ -20,8 +20,29 @@ class MemoryHits:
         self._embeddings = embeddings
         self._jobs = jobs
 
+    def recalled(self, encoders: Sequence[str], source_keys: Sequence[str]) -> Facts | None:
+        """As they are: to ask costs nothing."""
+        facts = self._facts(encoders, source_keys)
+        return None if None in facts.cards or None in facts.memos else facts
+
+    def recalled_entries(self, keys: Sequence[str]) -> list[Entry | None]:
+        """As they are."""
+        return self._embeddings.lookup(keys)
+
+    async def confirm(self, guess: Guess) -> bool:
+        """Write the job if its grounds still stand."""
+        entries = self._embeddings.lookup([entry.ref.key for entry in guess.done.values()])
+        facts = self._facts(guess.encoders, guess.source_keys)
+        if facts != guess.facts or entries != list(guess.done.values()):
+            return False
+        await self.create(guess.record, guess.done)
+        return True
+
     async def facts(self, encoders: Sequence[str], source_keys: Sequence[str]) -> Facts:
         """Cards by encoder name and memos by source key."""
+        return self._facts(encoders, source_keys)
+
+    def _facts(self, encoders: Sequence[str], source_keys: Sequence[str]) -> Facts:
         return Facts(self._cards.get(encoders), [self._sources.get(key) for key in source_keys])
 
     async def lookup(self, keys: Sequence[str]) -> list[Entry | None]:

@@ -19,6 +19,7 @@ from epd.contracts.media import Modality
 from epd.identity import content_digest, source_key
 from epd.lookup import cards_of
 from epd.store.base import Completed, SourceMemo
+from epd.store.hits import Guess
 
 if TYPE_CHECKING:
     from conftest import MakeRest, Rest
@@ -165,6 +166,26 @@ def test_what_was_true_before_is_asked_again(make_rest: MakeRest) -> None:
     rest.store.embeddings.remove([key])
     assert rest.encode(cat)["items"][0]["cached"] is False
     assert len(rest.worker.published) == 3
+
+
+def test_a_guess_that_turns_out_wrong_is_made_good(
+    rest: Rest, forbid_threads: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = rest.encode(PNG)["items"][0]
+    guessed: list[str] = []
+
+    async def wrong(guess: Guess) -> bool:
+        guessed.append(guess.record.job_id)
+        return False
+
+    monkeypatch.setattr(rest.store.hits, "confirm", wrong)
+    forbid_threads()
+    body = rest.encode(PNG)
+    assert body["items"][0]["embedding"] == made["embedding"]
+    assert body["items"][0]["cached"] is True
+    assert guessed
+    assert body["job_id"] not in guessed
+    assert rest.store.jobs.view(body["job_id"]) is not None
 
 
 @pytest.mark.parametrize("bound", ["MAX_BODY", "MAX_ITEMS"])
