@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ from celery.signals import worker_init, worker_ready, worker_shutdown
 from epd.contracts.errors import SettingsError
 from epd.store.base import Heartbeat
 from epd.telemetry.heartbeat import HeartbeatThread
+from tasks.cold_stop import stop_cold_between_turns
 from tasks.flow.context import Context
 from tasks.pool_exit import bound_child_exit
 from tasks.process import process_context
@@ -73,6 +75,8 @@ def start(sender: Any, **_: Any) -> None:
     for place, kind in enumerate(kinds):
         assert context is not None
         _run(_heartbeat_thread(context, sender.hostname, kind, first=place == 0))
+    if kinds and sender.hub is not None and threading.current_thread() is threading.main_thread():
+        stop_cold_between_turns(sender)
     if DECODE in kinds and sender.hub is not None:
         sender.hub.call_repeatedly(CHILD_CHECK, sender.pool.maintain_pool)
     if context is not None and FETCH in kinds:

@@ -36,8 +36,8 @@ def run(play: Play) -> None:
 def _stop(play: Play, name: str, number: signal.Signals) -> None:
     before = play.world.stack.pid(name)
     play.world.stack.kill(name, number)
-    ended = await_end(play, name, before, _END_LIMIT)
-    play.require(ended, f"{name} did not end {_END_LIMIT:.0f} s after {number.name}")
+    if not await_end(play, name, before, _END_LIMIT):
+        raise TimeoutError(f"{name} did not end {_END_LIMIT:.0f} s after {number.name}")
 
 
 SCENARIO = Scenario("stopped_at_work", run, in_short=False)
