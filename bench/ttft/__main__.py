@@ -12,6 +12,7 @@ from typing import Any
 from bench.ttft.measurement import MixFigures, TtftFigures, measure
 from bench.ttft.mixes import MOST_IMAGES, PHOTOS, Mix
 from bench.ttft.pictures import DELAY, SIZE
+from bench.ttft.sides import Layout
 from bench.ttft.sizes import ROWS
 
 #: What the repeated mix should reach.
@@ -26,12 +27,12 @@ _MS = round(1000 * DELAY)
 _NOTE = (
     "colocated: fetch, decode, preprocess, encode and prefill in one process (PIL, published "
     "processor and model, one request at a time through the model, downloads beside it); three "
-    "processes: epd as epd up starts it, Prefill, Decode; both: a worker a core with one torch "
-    "thread, for the model, or for prefill; the encoder has one more; one side after the other on "
-    "the same cores, with load generator and web server on them too; float32, random weights; "
-    "throughput: requests a second with 8 open; ttft: planned (Poisson) arrivals at the colocated "
-    f"side's own throughput of that mix, from the planned time: there waits grow with the number of "
-    f"requests; ttft_alone: one request at a time, 4 of them; 1 to {MOST_IMAGES} images of "
+    "processes: epd as epd up starts it, Prefill, Decode; layouts: prompts that a side's language "
+    "model computes at once, and torch threads for each; the encoder of the three has one thread more; "
+    "one side after the other on the same cores, with load generator and web server on them too; "
+    "float32, random weights; throughput: requests a second with 8 open; ttft: arrivals by chance at the "
+    "colocated side's own throughput of that mix, from the planned time: there waits grow with the number "
+    f"of requests; ttft_alone: one request at a time, 4 of them; 1 to {MOST_IMAGES} images of "
     f"{SIZE[0]}x{SIZE[1]} a request, at most {ROWS} rows each, by URL from a server with {_MS} "
     f"ms delay; repeated: {PHOTOS} files, each asked for before; distinct: no file twice"
 )
@@ -43,6 +44,14 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of sentences")
     parser.add_argument("--requests", type=int, default=96, help=f"in each load, {LEAST} or more")
     parser.add_argument("--url-ttl", type=float, default=0.0, help="EPD_URL_TTL; 0: ask each time")
+    for side, usual in (("colocated", "2x1"), ("prefill", "2x1")):
+        parser.add_argument(
+            f"--{side}-layout",
+            type=_layout,
+            default=usual,
+            metavar="WxT",
+            help="prompts at once x torch threads",
+        )
     options = parser.parse_args()
     if options.requests < LEAST:
         parser.error(f"--requests: {LEAST} or more, to be a load at all")
@@ -51,16 +60,23 @@ def main() -> None:
     before = os.getloadavg()[0]
     figures = measure(
         options.requests,
-        cores=len(cores),
+        one=options.colocated_layout,
+        three=options.prefill_layout,
         url_ttl=options.url_ttl,
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )
     told = _told(figures)
     extra = {"requests": options.requests, "url_ttl": options.url_ttl, "cores": len(cores)}
+    extra |= {name: asdict(vars(options)[name]) for name in ("colocated_layout", "prefill_layout")}
     told |= extra | {"load_average_before": before, "note": _NOTE}
     sys.stdout.write(json.dumps(told) + "\n" if options.json else _text(told))
     good = told["ttft_ratio"] >= LEAST_TTFT and told["throughput_ratio"] >= LEAST_THROUGHPUT
     sys.exit(0 if good and not figures.differing else 1)
+
+
+def _layout(text: str) -> Layout:
+    workers, threads = map(int, text.split("x"))
+    return Layout(workers, threads)
 
 
 def _told(figures: TtftFigures) -> dict[str, Any]:

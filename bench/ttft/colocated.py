@@ -1,8 +1,7 @@
-"""``python -m bench.ttft.colocated CHECKPOINT WORKERS``: everything up to the first token in one process.
+"""``python -m bench.ttft.colocated CHECKPOINT WORKERS THREADS``: all up to the first token in one process.
 
-As transformers users do it: the published processor and model, one request at a time through the model. Its
-requests are downloaded beside that, all at once, and so many workers compute that no core waits for a step
-of another request that has one thread.
+As transformers users do it: the published processor and model, ``WORKERS`` requests at a time through the
+model, each with ``THREADS`` torch threads. Requests are downloaded beside that, all at once.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def main() -> None:
     """Serve requests until the input ends."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(sys.argv[3]))
     serve(Colocated(Path(sys.argv[1]), int(sys.argv[2])).answer)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.ttft.load import first_tokens, one_by_one, saturate
 from bench.ttft.mixes import PHOTOS, Mix, Requests
 from bench.ttft.pictures import photos, served
-from bench.ttft.sides import Side, colocated, separate
+from bench.ttft.sides import Layout, Side, colocated, separate
 from bench.ttft.sizes import make_model, parameters
 
 #: Open requests while a side's own limit is looked for.
@@ -47,21 +47,23 @@ class TtftFigures:
     differing: int
 
 
-def measure(requests: int, *, cores: int, url_ttl: float, say: Callable[[str], None]) -> TtftFigures:
-    """Measure with so many requests in each load."""
+def measure(
+    requests: int, *, one: Layout, three: Layout, url_ttl: float, say: Callable[[str], None]
+) -> TtftFigures:
+    """Measure with so many requests in each load; ``one`` and ``three`` are the sides by their processes."""
     with tempfile.TemporaryDirectory(prefix="epd-ttft-") as name, served(photos(PHOTOS)) as site:
         folder = Path(name)
         checkpoint = folder / "model"
         make_model(checkpoint)
-        one, first = _loads(colocated(checkpoint, cores), site, requests, {}, say)
-        rates = {mix: figures.throughput for mix, figures in one.items()}
-        three, again = _loads(
-            separate(checkpoint, folder, site, url_ttl=url_ttl, workers=cores), site, requests, rates, say
+        together, first = _loads(colocated(checkpoint, one), site, requests, {}, say)
+        rates = {mix: figures.throughput for mix, figures in together.items()}
+        apart, again = _loads(
+            separate(checkpoint, folder, site, url_ttl=url_ttl, layout=three), site, requests, rates, say
         )
         planned = [r for mix in Mix for r in Requests(site).of(mix, requests, _ARRIVING)]
         return TtftFigures(
-            colocated=one,
-            separate=three,
+            colocated=together,
+            separate=apart,
             parameters=parameters(checkpoint),
             images=sum(len(request["parts"]) - 2 for request in planned),
             differing=sum(first[key] != again[key] for key in first),

@@ -17,6 +17,14 @@ from examples.epd_transformers.pair import Engine, EnginePair
 _PATIENCE = 60.0
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How many prompts the model of a side computes at once, and torch threads for each."""
+
+    workers: int
+    threads: int
+
+
 @dataclass
 class Side:
     """One side. ``first`` are the first tokens by request id."""
@@ -37,9 +45,9 @@ class Side:
 
 
 @contextmanager
-def colocated(checkpoint: Path, cores: int) -> Iterator[Side]:
-    """A server that does everything itself, with a worker a core and one torch thread in each."""
-    engine = Engine("bench.ttft.colocated", str(checkpoint), str(cores))
+def colocated(checkpoint: Path, layout: Layout) -> Iterator[Side]:
+    """A server that does everything itself."""
+    engine = Engine("bench.ttft.colocated", str(checkpoint), str(layout.workers), str(layout.threads))
     try:
         engine.wait_ready()
         yield Side(engine.ask)
@@ -48,8 +56,8 @@ def colocated(checkpoint: Path, cores: int) -> Iterator[Side]:
 
 
 @contextmanager
-def separate(checkpoint: Path, folder: Path, site: str, *, url_ttl: float, workers: int) -> Iterator[Side]:
-    """The stack as ``epd up`` starts it, a Prefill and a Decode, of so many workers with a thread each."""
+def separate(checkpoint: Path, folder: Path, site: str, *, url_ttl: float, layout: Layout) -> Iterator[Side]:
+    """The stack as ``epd up`` starts it, a Prefill and a Decode."""
     config = folder / "epd.toml"
     config.write_text(
         f'default_model = "qwen"\n[encoders.qwen]\nfamily = "qwen2_5_vl"\npath = "{checkpoint}"\n'
@@ -66,7 +74,13 @@ def separate(checkpoint: Path, folder: Path, site: str, *, url_ttl: float, worke
         stack.wait_ready()
         kv = stack.media_dir / "kv"
         kv.mkdir()
-        with EnginePair(epd=stack.api_url, kv=kv, checkpoints={"qwen": checkpoint}, workers=workers) as pair:
+        with EnginePair(
+            epd=stack.api_url,
+            kv=kv,
+            checkpoints={"qwen": checkpoint},
+            workers=layout.workers,
+            threads=layout.threads,
+        ) as pair:
             decoded: list[Future[Any]] = []
 
             def ask(request: Request) -> Future[Any]:

@@ -87,9 +87,12 @@ class Engine:
 class EnginePair:
     """Prefill and Decode with the same checkpoints, by the names of their encoders in epd.toml."""
 
-    def __init__(self, *, epd: str, kv: Path, checkpoints: Mapping[str, Path], workers: int = 1) -> None:
+    def __init__(
+        self, *, epd: str, kv: Path, checkpoints: Mapping[str, Path], workers: int = 1, threads: int = 1
+    ) -> None:
         names = [f"{name}={folder}" for name, folder in checkpoints.items()]
-        arguments = ["--epd", epd, "--kv", str(kv), "--workers", str(workers), *names]
+        sizes = ["--workers", str(workers), "--threads", str(threads)]
+        arguments = ["--epd", epd, "--kv", str(kv), *sizes, *names]
         self._engines = [Engine(f"{_PACKAGE}.{module}", *arguments) for module in ("prefill", "decode")]
 
     def __enter__(self) -> EnginePair:
