@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 from celery.concurrency.asynpool import AsynPool
 from celery.concurrency.prefork import TaskPool
 from celery.worker import state
@@ -66,7 +67,7 @@ def play(place: str) -> None:
         os.kill(os.getpid(), signal.SIGQUIT)
     children = [child.pid for child in pool._pool]
     _turn_until(turns, lambda: state.should_terminate is not None)
-    assert not any(map(_lives, children))
+    assert not any(map(psutil.pid_exists, children))
 
 
 def _quit_after_header(pool: AsynPool) -> None:
@@ -80,14 +81,6 @@ def _quit_after_header(pool: AsynPool) -> None:
         return sent
 
     child.send_job_offset = send_and_quit
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def _turn_until(turns: Iterator[None], reached: Callable[[], bool]) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tasks.cold_stop import COLD_STOP
@@ -48,14 +49,6 @@ def test_a_worker_whose_loop_does_not_turn_ends_with_its_children() -> None:
         worker.send_signal(signal.SIGQUIT)
         assert worker.wait(20) == COLD_STOP
     end = time.monotonic() + 5
-    while _lives(child) and time.monotonic() < end:
+    while psutil.pid_exists(child) and time.monotonic() < end:
         time.sleep(0.05)
-    assert not _lives(child)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    assert not psutil.pid_exists(child)
