@@ -44,13 +44,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of sentences")
     parser.add_argument("--requests", type=int, default=96, help=f"in each load, {LEAST} or more")
     parser.add_argument("--url-ttl", type=float, default=0.0, help="EPD_URL_TTL; 0: ask each time")
-    for side, usual in (("colocated", "2x1"), ("prefill", "2x1")):
+    for side in ("colocated", "prefill"):
         parser.add_argument(
-            f"--{side}-layout",
-            type=_layout,
-            default=usual,
-            metavar="WxT",
-            help="prompts at once x torch threads",
+            f"--{side}-layout", type=_layout, default="2x1", metavar="WxT", help="prompts x torch threads"
         )
     options = parser.parse_args()
     if options.requests < LEAST:

@@ -49,7 +49,7 @@ class Hits(Protocol):
         """Do all that ``facts``, ``lookup`` and ``create`` do, in one round trip; False: the guess is wrong.
 
         Then there is no such job. It is written before its grounds are known to be good, and taken back:
-        where the process dies between, a job is left, for its time, whose id nobody was told.
+        where the process dies or the store fails between, a job is left, for its time, whose id nobody knows.
         """
         ...
 
