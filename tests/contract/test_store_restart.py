@@ -18,6 +18,7 @@ from tests.contract.store_values import (
     IMAGE,
     data_of,
     key_of,
+    listen_until,
     new_job,
     put_embedding,
     wait_until,
@@ -76,7 +77,7 @@ def test_a_store_outlives_its_server(store: Store, own_server: ValkeyServer) -> 
     store.embeddings.publish_file(entry.ref, data_of(entry), {})
     assert store.flights.complete([Completed(entry, job, IMAGE, {})]) == [1]
     assert store.embeddings.path(KEY).stat().st_ino == inode
-    assert len(store.notices.listen("w", 2)) == 2
+    assert len(listen_until(store, "w", 2)) == 2
 
 
 def test_files_of_a_lost_index_are_swept(store: Store, own_server: ValkeyServer) -> None:
