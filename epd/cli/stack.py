@@ -125,16 +125,16 @@ class Stack:
         self,
         timeout: float = _START_LIMIT,
         progress: Progress | None = None,
-        give_up: threading.Event | None = None,
+        give_up: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Wait until every kind of worker is ready, or ``give_up`` is set; raises ``StackFailed``.
+        """Wait until every kind of worker is ready, or ``give_up`` says so; raises ``StackFailed``.
 
         A part that dies again and again meanwhile fails it at once; what died before has nothing to say.
         """
         end = time.monotonic() + timeout
         restarts = {name: child.restarts for name, child in self._children.items()}
         missing = "starting"
-        while time.monotonic() < end and not (give_up is not None and give_up.is_set()):
+        while time.monotonic() < end and not give_up():
             missing = self._not_ready()
             if not missing:
                 return
@@ -142,7 +142,7 @@ class Stack:
                 progress(missing)
             self._raise_when_hopeless(restarts)
             time.sleep(0.2)
-        if give_up is not None and give_up.is_set():
+        if give_up():
             return
         raise StackFailed(f"not ready after {timeout:.0f} s: {missing}\n{self._all_tails()}")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import signal
-import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from epd.cli.data_dir import DEFAULT_DATA_DIR, env_file
 from epd.cli.parts import StackOptions, port_is_free
 from epd.cli.redis_probe import require_server
 from epd.cli.stack import Stack
+from epd.cli.stop_request import StopRequest
 from epd.settings import given_settings, settings
 
 _REDIS_PORT = 6379
@@ -48,18 +48,17 @@ def up(
         devices=devices,
         overrides={name: value for name, value in given.items() if name not in _OWN},
     )
-    ended = threading.Event()
+    stop = StopRequest()
     # Under nohup the terminal's end is to be no end of ours.
     hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
-    for number in (signal.SIGINT, signal.SIGTERM, *hangup):
-        signal.signal(number, lambda *_: ended.set())
+    stop.on(signal.SIGINT, signal.SIGTERM, *hangup)
     with Stack(options) as stack:
         with console.status("starting") as spinner:
-            stack.wait_ready(progress=lambda text: spinner.update(f"starting: {text}"), give_up=ended)
+            stack.wait_ready(progress=lambda text: spinner.update(f"starting: {text}"), give_up=stop.is_asked)
         try:
-            if not ended.is_set():
+            if not stop.is_asked():
                 _announce(console, stack)
-            _watch(console, stack, ended)
+            _watch(console, stack, stop)
             console.print("stopping …")
         finally:
             env_file(data_dir).unlink(missing_ok=True)
@@ -86,10 +85,10 @@ def _announce(console: Console, stack: Stack) -> None:
     console.print("Ctrl-C stops all of it.")
 
 
-def _watch(console: Console, stack: Stack, ended: threading.Event) -> None:
+def _watch(console: Console, stack: Stack, stop: StopRequest) -> None:
     """Until the end, tell of each part that had to be started anew; ``StackFailed``: one cannot start."""
     told = {name: stack.restarts(name) for name in stack.names()}
-    while not ended.wait(1.0):
+    while not stop.wait(1.0):
         stack.raise_when_refused()
         for name in stack.names():
             if (restarts := stack.restarts(name)) != told[name]:
