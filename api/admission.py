@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from api.errors import in_seconds
@@ -60,16 +60,32 @@ def admit(
         EncoderNotReady: an encoder of the model has not been announced yet.
     """
     inline: dict[str, bytes] = {}
-    items = tuple(
-        _admit_item(index, asked, model=model, cards=cards, settings=settings, inline=inline)
-        for index, asked in enumerate(request.items)
-    )
+    items: list[Item] = []
+    for index, asked in enumerate(request.items):
+        item, data = admit_item(index, asked, model=model, cards=cards, settings=settings)
+        items.append(item)
+        if data is not None and item.source.media_id is not None:
+            inline[item.source.media_id] = data
+    return admitted_of(request, items, inline, name=name, model=model, cards=cards, settings=settings)
+
+
+def admitted_of(
+    request: EncodeRequest,
+    items: Sequence[Item],
+    inline: Mapping[str, bytes],
+    *,
+    name: str,
+    model: ModelConfig,
+    cards: Mapping[Modality, EncoderCard],
+    settings: Settings,
+) -> Admitted:
+    """A request whose items were admitted, as of now."""
     now = time.time()
     return Admitted(
         name=name,
         model=model,
         cards=cards,
-        items=items,
+        items=tuple(items),
         ids=tuple(asked.id for asked in request.items),
         inline=inline,
         priority=request.priority,
@@ -89,15 +105,19 @@ def _check_limits(request: EncodeRequest, settings: Settings) -> None:
         raise InvalidRequest(f"deadline: the limit is {in_seconds(settings.max_deadline)}")
 
 
-def _admit_item(
+def admit_item(
     index: int,
     asked: EncodeItem,
     *,
     model: ModelConfig,
     cards: Mapping[Modality, EncoderCard],
     settings: Settings,
-    inline: dict[str, bytes],
-) -> Item:
+) -> tuple[Item, bytes | None]:
+    """Check one item; the bytes are those that came with it, of which its media id is the digest.
+
+    Raises:
+        CallerFault, EncoderNotReady: as ``admit``.
+    """
     place = f"items[{index}]"
     source, data = resolve_source(asked, place, settings)
     item = Item(index=index, modality=asked.type, source=source, options=asked.options)
@@ -106,9 +126,7 @@ def _admit_item(
     except UnknownModel as error:
         raise UnknownModel(f"{place}: {error}") from None
     _check_options(item, [_card(track, model, cards, place) for track in tracks], tracks, place)
-    if data is not None and source.media_id is not None:
-        inline[source.media_id] = data
-    return item
+    return item, data
 
 
 def _card(

@@ -49,7 +49,8 @@ async def body_chunks(request: Request, *, limit: int, seconds: float) -> AsyncI
     while more:
         left = max(end - time.monotonic(), 0)
         try:
-            message = await asyncio.wait_for(request.receive(), min(IDLE_SECONDS, left))
+            async with asyncio.timeout(min(IDLE_SECONDS, left)):  # wait_for would make a task of each message
+                message = await request.receive()
         except TimeoutError:
             raise InvalidRequest("the body came too slowly") from None
         if message["type"] == "http.disconnect":

@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from epd.config import ModelConfig
-from epd.contracts.card import EncoderCard
 from epd.contracts.job import PartId
-from epd.contracts.media import AudioTrackMode, Item, ItemOptions, Modality
+from epd.contracts.media import AudioTrackMode, Item, Modality
 from epd.contracts.metadata import Entry
-from epd.lookup import Needs, is_silent, needs_of
-from epd.recent import Recent
-
-#: Items whose needs are kept, some 1 KB each.
-_LIMIT = 8192
-
-_Known = Recent[tuple[str, Modality, ItemOptions], Needs]
+from epd.lookup import Needs, is_silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,43 +31,6 @@ class ItemHit:
             return 0
         entries = (self.main,) if self.audio is None else (self.main, self.audio)
         return max(entry.metadata.source_bytes or 0 for entry in entries)
-
-
-class NeedsMemory:
-    """The needs of items by digest, type and options: building keys is a good part of an answer's cost.
-
-    They belong to the cards that they were built with; a model whose cards have changed is begun anew.
-    """
-
-    def __init__(self, limit: int = _LIMIT) -> None:
-        """Keep ``limit`` needs of each model of the config."""
-        self._limit = limit
-        self._models: dict[str, tuple[Mapping[Modality, EncoderCard], _Known]] = {}
-
-    def of(
-        self,
-        known: Sequence[tuple[Item, str]],
-        *,
-        name: str,
-        model: ModelConfig,
-        cards: Mapping[Modality, EncoderCard],
-    ) -> list[Needs]:
-        """As ``needs_of`` for items with their digests; ``name`` is the model's in the config."""
-        before = self._models.get(name)
-        if before is None or before[0] != cards:
-            before = self._models[name] = (cards, Recent(self._limit))
-        return [_remembered(before[1], item, digest, model, cards) for item, digest in known]
-
-
-def _remembered(
-    memory: _Known, item: Item, digest: str, model: ModelConfig, cards: Mapping[Modality, EncoderCard]
-) -> Needs:
-    question = (digest, item.modality, item.options)
-    needs = memory.get(question)
-    if needs is None:
-        needs = needs_of(item, digest, model=model, cards=cards)
-        memory.put(question, needs)
-    return needs
 
 
 def item_hits(

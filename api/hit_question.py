@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from api.admission import admit, named_model
-from api.hit_lookup import NeedsMemory
+from api.admission import admitted_of, named_model
+from api.item_memory import ItemMemory
 from api.schemas import EncodeRequest
 from api.submission import record_of
 from epd.config import Config, ModelConfig
@@ -19,6 +20,8 @@ from epd.lookup import Needs, by_track, digest_of_memo, encoders_of
 from epd.settings import Settings
 from epd.store.hits import Facts
 from epd.store.values import SourceMemo
+
+_known_source_key = lru_cache(maxsize=4096)(source_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +49,36 @@ class Question:
         """Names of the model's encoders."""
         return list(encoders_of(self.model).values())
 
-    def plan(self, facts: Facts, memory: NeedsMemory) -> Plan | None:
+    def plan(self, facts: Facts, memory: ItemMemory) -> Plan | None:
         """What follows from facts about ``encoders`` and ``source_keys``; None where a digest is not known.
 
         Raises:
             CallerFault: the request is at fault.
             EncoderNotReady: an encoder of the model has not been announced yet.
         """
-        cards = by_track(encoders_of(self.model), facts.cards)
-        admitted = admit(self.request, name=self.name, model=self.model, cards=cards, settings=self.settings)
-        memos = dict(zip(self.urls, facts.memos, strict=True))
-        known = _with_digests(admitted.items, memos, self.settings.url_ttl)
-        if known is None:
+        request, cards = self.request, by_track(encoders_of(self.model), facts.cards)
+        known = memory.of(self.name, self.model, cards)
+        items = [known.item(index, asked) for index, asked in enumerate(request.items)]
+        digests = self._digests(items, facts.memos)
+        if None in digests:
             return None
-        needs = memory.of(known, name=self.name, model=self.model, cards=cards)
+        needs = [known.needs(item, digest) for item, digest in zip(items, digests, strict=True) if digest]
         keys = list(dict.fromkeys(key for need in needs for key in need.key_list()))
+        admitted = admitted_of(
+            request, items, {}, name=self.name, model=self.model, cards=cards, settings=self.settings
+        )
         return Plan(record_of(admitted), needs, keys)
+
+    def _digests(self, items: Sequence[Item], memos: Sequence[SourceMemo | None]) -> list[str | None]:
+        """Of each item, or None where it is not known without a download."""
+        now, ttl = time.time(), self.settings.url_ttl
+        by_url = {
+            url: digest_of_memo(memo, url_ttl=ttl, now=now)
+            for url, memo in zip(self.urls, memos, strict=True)
+        }
+        return [
+            item.source.media_id if item.source.url is None else by_url[item.source.url] for item in items
+        ]
 
 
 def question_of(request: EncodeRequest, *, config: Config, settings: Settings) -> Question | None:
@@ -76,23 +93,7 @@ def question_of(request: EncodeRequest, *, config: Config, settings: Settings) -
         return None
     urls = list(dict.fromkeys(urls))
     try:
-        source_keys = [source_key(url) for url in urls]
+        source_keys = [_known_source_key(url) for url in urls]
     except ValueError:
         return None
     return Question(request, settings, name, model, urls, source_keys)
-
-
-def _with_digests(
-    items: Sequence[Item], memos: Mapping[str, SourceMemo | None], url_ttl: float
-) -> list[tuple[Item, str]] | None:
-    """Items with their digests; None where one is not known without a download."""
-    known: list[tuple[Item, str]] = []
-    now = time.time()
-    for item in items:
-        digest = item.source.media_id
-        if item.source.url is not None:
-            digest = digest_of_memo(memos[item.source.url], url_ttl=url_ttl, now=now)
-        if digest is None:
-            return None
-        known.append((item, digest))
-    return known

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from api.hit_answer import HitAnswers
-from api.hit_lookup import ItemHit, NeedsMemory, item_hits
+from api.hit_lookup import ItemHit, item_hits
 from api.hit_question import Plan, Question, question_of
+from api.item_memory import ItemMemory
 from api.schemas import EncodeRequest
 from api.services import Services
 from epd.contracts.errors import EpdError
@@ -42,7 +43,7 @@ class HitPath:
     def __init__(self, services: Services, hits: Hits) -> None:
         self._services = services
         self._hits = hits
-        self._needs = NeedsMemory()
+        self._memory = ItemMemory(services.settings)
         self._answers = HitAnswers()
 
     async def answer(self, request: EncodeRequest, trace: Mapping[str, str]) -> HitAnswer | None:
@@ -76,14 +77,14 @@ class HitPath:
 
     def _recalled_plan(self, question: Question, facts: Facts) -> Plan | None:
         try:
-            return question.plan(facts, self._needs)
+            return question.plan(facts, self._memory)
         except EpdError:
             return None  # so it was by the facts of then; those of now have the word
 
     async def _looked_up(self, question: Question, trace: Mapping[str, str]) -> HitAnswer | None:
         """The answer in three round trips. The job is written first: it may be asked for by its id."""
         facts = await self._hits.facts(question.encoders, question.source_keys)
-        plan = question.plan(facts, self._needs)
+        plan = question.plan(facts, self._memory)
         found = None if plan is None else _found(plan, await self._hits.lookup(plan.keys))
         if plan is None or found is None:
             return None
@@ -100,4 +101,7 @@ def _found(plan: Plan, entries: Sequence[Entry | None]) -> list[ItemHit] | None:
 
 
 def _parts(found: Sequence[ItemHit]) -> dict[PartId, Entry]:
-    return {part: entry for hit in found for part, entry in hit.parts().items()}
+    parts: dict[PartId, Entry] = {}
+    for hit in found:
+        parts |= hit.parts()
+    return parts

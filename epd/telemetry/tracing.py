@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 _TRACER = "epd"
@@ -31,7 +32,7 @@ def span(
         carrier: A message's ``trace``, or request headers with keys in lower case; others are ignored.
         attributes: What the span is about; never media bytes or URLs with credentials.
     """
-    context = _propagator.extract(dict(carrier or {}))
+    context = _propagator.extract(dict(carrier)) if carrier else Context()
     tracer = trace.get_tracer(_TRACER)
     with tracer.start_as_current_span(name, context=context, attributes=attributes):
         yield inject()
@@ -48,5 +49,7 @@ def carrier_of(headers: Mapping[str, str]) -> dict[str, str]:
     """The trace fields of request headers in any case, checked; empty where there is none or it is bad."""
     lower = {name.lower(): value for name, value in headers.items()}
     carrier = {name: lower[name] for name in _FIELDS if name in lower}
+    if not carrier:
+        return carrier
     context = trace.get_current_span(_propagator.extract(carrier)).get_span_context()
     return carrier if context.is_valid else {}

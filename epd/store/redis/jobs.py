@@ -44,9 +44,10 @@ def creation(
     if watcher is not None:
         fields["watchers"] = json.dumps([watcher])
     for part_id, text in parts.items():
-        fields[f"{_PART}{part_id}"] = text
+        name = str(part_id)
+        fields[_PART + name] = text
         if part_id in final:
-            fields[f"final:{part_id}"] = "1"
+            fields["final:" + name] = "1"
     end, still_open = milliseconds(record.deadline + job_ttl), len(parts) - len(final)
     return [end, milliseconds(job_ttl), still_open, *chain.from_iterable(fields.items())]
 

@@ -224,3 +224,25 @@ def test_a_url_that_is_none_is_refused_as_ever(make_rest: MakeRest) -> None:
     for url, code in (("http://a:b:c/", "invalid_request"), ("file:///etc/passwd", "source_refused")):
         answer = rest.client.post("/v1/encode", json={"items": [{"type": "image", "url": url}]})
         assert answer.json()["code"] == code, answer.text
+
+
+def test_an_option_given_at_its_default_is_refused_as_ever(rest: Rest) -> None:
+    rest.encode(PNG)
+    assert rest.client.post("/v1/encode", json={"items": [PNG]}).json()["items"][0]["cached"]
+    answer = rest.client.post("/v1/encode", json={"items": [PNG | {"options": {"audio_track": "auto"}}]})
+    assert answer.status_code == 400
+    assert "audio_track" in answer.text
+
+
+def test_the_same_picture_at_another_place_is_its_own(rest: Rest) -> None:
+    song = media(rest, b"a song", "audio")
+    rest.encode(PNG, song)
+    for items in ([PNG, song], [song, PNG], [PNG, PNG, song]):
+        answer = rest.client.post("/v1/encode", json={"items": items}).json()
+        assert [item["index"] for item in answer["items"]] == list(range(len(items)))
+        assert [item["type"] for item in answer["items"]] == [
+            "image" if item is PNG else "audio" for item in items
+        ]
+        view = rest.store.jobs.view(answer["job_id"])
+        assert view is not None
+        assert answer == job_answer(view).model_dump(mode="json")
