@@ -11,6 +11,8 @@ import itertools
 import random
 import sys
 import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import orjson
@@ -18,6 +20,8 @@ import uvloop
 
 from bench.hits.exchange import Exchange, connect, request_bytes
 from bench.hits.plan import Outcome, Plan, Request
+
+Ready = tuple[Request, bytes]
 
 #: Complaints that are kept; one is too many already.
 _COMPLAINTS = 5
@@ -46,8 +50,8 @@ class Tally:
         return Outcome(
             answered=len(self.latencies),
             seconds=seconds,
-            p50=_quantile(ordered, 0.5),
-            p99=_quantile(ordered, 0.99),
+            p50=quantile(ordered, 0.5),
+            p99=quantile(ordered, 0.99),
             worst=ordered[-1],
             cpu=time.process_time(),
             wrong=tuple(self.wrong),
@@ -55,7 +59,8 @@ class Tally:
         )
 
 
-def _quantile(ordered: list[float], share: float) -> float:
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The value below which this share of ordered values lies."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
@@ -75,29 +80,40 @@ def _complaint(request: Request, status: int, body: bytes) -> str:
     return ""
 
 
-async def _run(plan: Plan) -> Outcome:
-    exchanges = [await connect(plan.port) for _ in range(plan.connections)]
-    ready = [(request, request_bytes(request.body)) for request in plan.requests]
-    random.Random(plan.seed).shuffle(ready)
-    tally = Tally()
-    began = time.perf_counter()
+@asynccontextmanager
+async def connected(port: int, count: int) -> AsyncIterator[list[Exchange]]:
+    """Open connections to a server of this machine."""
+    exchanges = [await connect(port) for _ in range(count)]
     try:
-        if plan.rate is None:
-            await _closed(plan, exchanges, ready, tally)
-        else:
-            await _open(plan, plan.rate, exchanges, ready, tally)
+        yield exchanges
     finally:
         for exchange in exchanges:
             exchange.close()
-    return tally.outcome(time.perf_counter() - began)
 
 
-async def _closed(
-    plan: Plan, exchanges: list[Exchange], ready: list[tuple[Request, bytes]], tally: Tally
+def shuffled(requests: Sequence[Request], seed: int) -> Iterator[Ready]:
+    """Requests and what goes over the wire for them, again and again in one order that chance made."""
+    ready = [(request, request_bytes(request.body)) for request in requests]
+    random.Random(seed).shuffle(ready)
+    return itertools.cycle(ready)
+
+
+async def _run(plan: Plan) -> Outcome:
+    turn, tally = shuffled(plan.requests, plan.seed), Tally()
+    async with connected(plan.port, plan.connections) as exchanges:
+        began = time.perf_counter()
+        if plan.rate is None:
+            await ask_closed(exchanges, turn, tally, plan.seconds)
+        else:
+            await ask_open(exchanges, turn, tally, plan.seconds, plan.rate, random.Random(plan.seed))
+        return tally.outcome(time.perf_counter() - began)
+
+
+async def ask_closed(
+    exchanges: Sequence[Exchange], turn: Iterator[Ready], tally: Tally, seconds: float
 ) -> None:
     """Every connection sends its next request as soon as it has its answer."""
-    turn = itertools.cycle(ready)
-    end = time.perf_counter() + plan.seconds
+    end = time.perf_counter() + seconds
 
     async def drive(exchange: Exchange) -> None:
         while (began := time.perf_counter()) < end:
@@ -105,16 +121,19 @@ async def _closed(
             status, body = await exchange.ask(data)
             tally.take(request, status, body, time.perf_counter() - began)
 
-    async with asyncio.timeout(plan.seconds + _PATIENCE):
+    async with asyncio.timeout(seconds + _PATIENCE):
         await asyncio.gather(*map(drive, exchanges))
 
 
-async def _open(
-    plan: Plan, rate: float, exchanges: list[Exchange], ready: list[tuple[Request, bytes]], tally: Tally
+async def ask_open(
+    exchanges: Sequence[Exchange],
+    turn: Iterator[Ready],
+    tally: Tally,
+    seconds: float,
+    rate: float,
+    chance: random.Random,
 ) -> None:
     """Requests come at exponential gaps (a Poisson process), whatever the answers do."""
-    chance = random.Random(plan.seed)
-    turn = itertools.cycle(ready)
     began = time.perf_counter()
     planned: asyncio.Queue[float] = asyncio.Queue()
 
@@ -128,13 +147,13 @@ async def _open(
 
     drivers = [asyncio.create_task(drive(exchange)) for exchange in exchanges]
     at = began
-    while (at := at + chance.expovariate(rate)) < began + plan.seconds:
+    while (at := at + chance.expovariate(rate)) < began + seconds:
         await asyncio.sleep(max(0.0, at - time.perf_counter()))
         planned.put_nowait(at)
     done, _ = await asyncio.wait(
         [asyncio.create_task(planned.join()), *drivers], timeout=_PATIENCE, return_when="FIRST_COMPLETED"
     )
-    tally.unsent = planned.qsize()
+    tally.unsent += planned.qsize()
     for driver in drivers:
         driver.cancel()
     for failed in await asyncio.gather(*drivers, return_exceptions=True):

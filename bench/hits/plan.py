@@ -25,6 +25,45 @@ class Plan(Wire):
     seed: int = 1
 
 
+class RoundsPlan(Wire):
+    """Turns of as fast as ``connections`` allow and of ``share`` of that, on ``connections_at_share``.
+
+    ``seconds`` is the length of a turn at the share; the turns before and after are a third of it.
+    """
+
+    port: int
+    requests: tuple[Request, ...]
+    connections: int = Field(ge=1)
+    connections_at_share: int = Field(ge=1)
+    rounds: int = Field(ge=1)
+    seconds: float = Field(gt=0)
+    share: float = Field(gt=0, lt=1)
+    seed: int = 1
+
+
+class Round(Wire):
+    """A turn at a share: what the server could do just before and just after, in requests a second.
+
+    Latencies are seconds from a request's planned time.
+    """
+
+    before: float
+    after: float
+    latencies: tuple[float, ...]
+
+    def is_even(self, most: float) -> bool:
+        """Whether the machine was as fast afterwards as before, within this share."""
+        return abs(self.after - self.before) <= most * max(self.after, self.before)
+
+
+class RoundsOutcome(Wire):
+    """All turns. ``wrong`` and ``unsent`` as in ``Outcome``."""
+
+    rounds: tuple[Round, ...]
+    wrong: tuple[str, ...] = ()
+    unsent: int = 0
+
+
 class Outcome(Wire):
     """What came of a run. Latencies are seconds; with a rate they count from the planned time of a request.
 
