@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from epd.contracts.errors import StoreUnavailable
@@ -38,11 +38,14 @@ def _text(value: bytes | str) -> str:
 
 @contextmanager
 def _channel() -> Iterator[Any]:
-    """A channel of the broker for one question; every failure of it is ``StoreUnavailable``."""
+    """The channel of a pooled connection for one question; every failure of it is ``StoreUnavailable``.
+
+    A channel of its own would be two new connections for each question (measured: 3.3 ms of CPU, twice a
+    second, most of it in redis-py's look at its own version).
+    """
     try:
         with app.pool.acquire(block=True, timeout=_ACQUIRE_SECONDS) as connection:
             connection.ensure_connection(max_retries=1, interval_start=0.1)
-            with closing(connection.channel()) as channel:
-                yield channel
+            yield connection.default_channel
     except Exception as error:  # redis, kombu and socket errors, each with a base class of its own
         raise StoreUnavailable("the broker does not answer") from error
