@@ -31,7 +31,7 @@ class ModelMemory:
     cards: Mapping[Modality, EncoderCard]
     settings: Settings
     _items: Recent[_Asked, Item] = field(default_factory=lambda: Recent(LIMIT))
-    _needs: Recent[tuple[str, Modality, ItemOptions], Needs] = field(default_factory=lambda: Recent(LIMIT))
+    _needs: Recent[tuple[str, Modality, _Given], Needs] = field(default_factory=lambda: Recent(LIMIT))
 
     def item(self, index: int, asked: EncodeItem) -> Item:
         """As ``admit_item`` admits it; the media id of inline data is its digest."""
@@ -45,7 +45,7 @@ class ModelMemory:
 
     def needs(self, item: Item, digest: str) -> Needs:
         """As ``needs_of``."""
-        question = (digest, item.modality, item.options)
+        question = (digest, item.modality, _given(item.options))
         needs = self._needs.get(question)
         if needs is None:
             needs = needs_of(item, digest, model=self.model, cards=self.cards)
