@@ -13,7 +13,7 @@ from bench.ttft.measurement import MixFigures, TtftFigures, measure
 from bench.ttft.mixes import MOST_IMAGES, PHOTOS, Mix
 from bench.ttft.pictures import DELAY, SIZE
 from bench.ttft.sides import Layout
-from bench.ttft.sizes import ROWS
+from bench.ttft.sizes import ROWS, SMALL
 
 #: What the repeated mix should reach.
 LEAST_TTFT, LEAST_THROUGHPUT = 8.0, 2.0
@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of sentences")
     parser.add_argument("--requests", type=int, default=96, help=f"in each load, {LEAST} or more")
     parser.add_argument("--url-ttl", type=float, default=0.0, help="EPD_URL_TTL; 0: ask each time")
+    parser.add_argument("--model", choices=list(SMALL), default="qwen2-vl-2b", help="whose proportions")
     for side in ("colocated", "prefill"):
         parser.add_argument(
             f"--{side}-layout", type=_layout, default="2x1", metavar="WxT", help="prompts x torch threads"
@@ -56,6 +57,7 @@ def main() -> None:
     before = os.getloadavg()[0]
     figures = measure(
         options.requests,
+        model=options.model,
         one=options.colocated_layout,
         three=options.prefill_layout,
         url_ttl=options.url_ttl,
@@ -63,6 +65,8 @@ def main() -> None:
     )
     told = _told(figures)
     extra = {"requests": options.requests, "url_ttl": options.url_ttl, "cores": len(cores)}
+    extra |= {"model": options.model}
+    extra["encode_over_prefill"] = round(SMALL[options.model].encode_over_prefill(), _DIGITS)
     extra |= {name: asdict(vars(options)[name]) for name in ("colocated_layout", "prefill_layout")}
     told |= extra | {"load_average_before": before, "note": _NOTE}
     sys.stdout.write(json.dumps(told) + "\n" if options.json else _text(told))

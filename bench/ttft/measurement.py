@@ -48,13 +48,16 @@ class TtftFigures:
 
 
 def measure(
-    requests: int, *, one: Layout, three: Layout, url_ttl: float, say: Callable[[str], None]
+    requests: int, *, model: str, one: Layout, three: Layout, url_ttl: float, say: Callable[[str], None]
 ) -> TtftFigures:
-    """Measure with so many requests in each load; ``one`` and ``three`` are the sides by their processes."""
+    """Measure with so many requests in each load; ``one`` and ``three`` are the sides by their processes.
+
+    ``model`` is the one whose proportions the checkpoint has (``sizes``).
+    """
     with tempfile.TemporaryDirectory(prefix="epd-ttft-") as name, served(photos(PHOTOS)) as site:
         folder = Path(name)
         checkpoint = folder / "model"
-        make_model(checkpoint)
+        make_model(checkpoint, model)
         together, first = _loads(colocated(checkpoint, one), site, requests, {}, say)
         rates = {mix: figures.throughput for mix, figures in together.items()}
         apart, again = _loads(

@@ -1,7 +1,12 @@
-"""The model of both sides: a Qwen2.5-VL in the proportions of the 2B class, small enough for two cores."""
+"""The models of both sides: Qwen2.5-VL checkpoints, small enough for two cores, in the proportions of real ones.
+
+What the two sides gain from each other depends on how much of a request's work is encoding, so that share is
+the real model's, at the images of this bench; ``encode_over_prefill`` is how it is counted.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import safe_open
@@ -10,27 +15,90 @@ from examples.epd_transformers.proof.checkpoints import Sizes, make_qwen2_5_vl
 
 #: Rows of an image at most: 1080p becomes 588 x 336 pixels, 1008 patches, 252 rows.
 ROWS = 256
-_TEXT = {
-    "hidden_size": 256,
-    "intermediate_size": 704,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
+_PATCHES_OF_A_ROW = 4
+_HEAD = 32  #: width of a head of the small language models, which their rotary sections are made for
+
+
+@dataclass(frozen=True)
+class Vision:
+    """A vision tower; ``full`` of its blocks look at all patches, the others at ``window`` of them."""
+
+    hidden: int
+    intermediate: int
+    depth: int
+    full: int
+    mlp_matrices: int = 3
+    window: int = 64
+
+    def work(self, rows: int, out: int) -> float:
+        """Multiply-adds for an image of so many rows, [rows, out] of them made."""
+        patches, width = rows * _PATCHES_OF_A_ROW, self.hidden * _PATCHES_OF_A_ROW
+        block = 4 * self.hidden**2 + self.mlp_matrices * self.hidden * self.intermediate
+        seen = self.full * patches + (self.depth - self.full) * min(self.window, patches)
+        merger = width**2 + width * out
+        return patches * (self.depth * block + 2 * seen * self.hidden) + rows * merger
+
+
+@dataclass(frozen=True)
+class Language:
+    """A language model. ``kv`` is the width of its keys."""
+
+    hidden: int
+    intermediate: int
+    layers: int
+    kv: int
+
+    def work(self, tokens: int) -> float:
+        """Multiply-adds for a prompt; each token looks at those before it."""
+        layer = 2 * self.hidden**2 + 2 * self.hidden * self.kv + 3 * self.hidden * self.intermediate
+        return self.layers * (tokens * layer + tokens**2 * self.hidden)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A vision-language model as far as its work goes."""
+
+    vision: Vision
+    language: Language
+
+    def encode_over_prefill(self, images: int = 8, rows: int = 252) -> float:
+        """Work of the vision tower over that of the language model, for one prompt of images."""
+        return images * self.vision.work(rows, self.language.hidden) / self.language.work(images * rows)
+
+
+#: By their published configurations.
+REAL = {
+    "qwen2-vl-2b": Model(Vision(1280, 5120, 32, full=32, mlp_matrices=2), Language(1536, 8960, 28, kv=256)),
+    "qwen2.5-vl-3b": Model(Vision(1280, 3420, 32, full=4), Language(2048, 11008, 36, kv=256)),
 }
-_VISION = {
-    "depth": 6,
-    "hidden_size": 160,
-    "intermediate_size": 424,
-    "num_heads": 4,
-    "out_hidden_size": 256,
-    "fullatt_block_indexes": [2, 5],
+#: Those that are run. Wide and shallow: in a narrow one, attention would be most of a prompt's work.
+SMALL = {
+    "qwen2-vl-2b": Model(Vision(160, 424, 9, full=3), Language(512, 1408, 2, kv=64)),
+    "qwen2.5-vl-3b": Model(Vision(160, 424, 6, full=2), Language(512, 1408, 3, kv=64)),
 }
 
 
-def make_model(folder: Path) -> None:
-    """Write the checkpoint."""
+def make_model(folder: Path, name: str) -> None:
+    """Write the checkpoint that has the proportions of the real model of this name."""
+    vision, language = SMALL[name].vision, SMALL[name].language
+    text = {
+        "hidden_size": language.hidden,
+        "intermediate_size": language.intermediate,
+        "num_hidden_layers": language.layers,
+        "num_attention_heads": language.hidden // _HEAD,
+        "num_key_value_heads": language.kv // _HEAD,
+    }
+    step = vision.depth // vision.full
+    tower = {
+        "depth": vision.depth,
+        "hidden_size": vision.hidden,
+        "intermediate_size": vision.intermediate,
+        "num_heads": 4,
+        "out_hidden_size": language.hidden,
+        "fullatt_block_indexes": [step * number - 1 for number in range(1, vision.full + 1)],
+    }
     pixels = {"size": {"shortest_edge": 4 * 28 * 28, "longest_edge": ROWS * 28 * 28}}
-    make_qwen2_5_vl(folder, sizes=Sizes(text=_TEXT, vision=_VISION), processor=pixels)
+    make_qwen2_5_vl(folder, sizes=Sizes(text=text, vision=tower), processor=pixels)
 
 
 def parameters(folder: Path) -> dict[str, int]:

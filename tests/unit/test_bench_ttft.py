@@ -15,6 +15,7 @@ from PIL import Image
 from bench.ttft.load import Request, first_tokens, one_by_one, saturate
 from bench.ttft.mixes import MOST_IMAGES, PHOTOS, Mix, Requests
 from bench.ttft.pictures import DELAY, SIZE, photos, renamed, served
+from bench.ttft.sizes import REAL, SMALL
 
 SITE = "http://127.0.0.1:1"
 
@@ -131,3 +132,9 @@ def test_the_server_takes_its_time_and_knows_what_the_caller_has(photo: bytes) -
             http.get(f"{url}/0/any.jpg", headers={"If-None-Match": answer.headers["ETag"]}).status_code == 304
         )
         assert http.get(f"{url}/nothing").status_code == 404
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_small_model_has_the_proportions_of_the_real_one(name: str) -> None:
+    small, real = SMALL[name].encode_over_prefill(), REAL[name].encode_over_prefill()
+    assert small == pytest.approx(real, rel=0.1)
