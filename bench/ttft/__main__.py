@@ -45,9 +45,9 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=96, help=f"in each load, {LEAST} or more")
     parser.add_argument("--url-ttl", type=float, default=0.0, help="EPD_URL_TTL; 0: ask each time")
     parser.add_argument("--model", choices=list(SMALL), default="qwen2-vl-2b", help="whose proportions")
-    for side in ("colocated", "prefill"):
+    for side, best in (("colocated", "2x1"), ("prefill", "1x2")):
         parser.add_argument(
-            f"--{side}-layout", type=_layout, default="2x1", metavar="WxT", help="prompts x torch threads"
+            f"--{side}-layout", type=_layout, default=best, metavar="WxT", help="prompts x torch threads"
         )
     options = parser.parse_args()
     if options.requests < LEAST:
