@@ -79,7 +79,7 @@ def admitted_of(
     cards: Mapping[Modality, EncoderCard],
     settings: Settings,
 ) -> Admitted:
-    """A request whose items were admitted, as of now."""
+    """A request whose items were admitted, as of now; ``inline`` may be empty where no job is to run."""
     now = time.time()
     return Admitted(
         name=name,

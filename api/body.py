@@ -48,6 +48,8 @@ async def body_chunks(request: Request, *, limit: int, seconds: float) -> AsyncI
     total, more = 0, True
     while more:
         left = max(end - time.monotonic(), 0)
+        if left == 0:  # which a timeout would not see while the next piece is there already
+            raise InvalidRequest("the body came too slowly")
         try:
             async with asyncio.timeout(min(IDLE_SECONDS, left)):  # wait_for would make a task of each message
                 message = await request.receive()

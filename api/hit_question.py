@@ -21,7 +21,10 @@ from epd.settings import Settings
 from epd.store.hits import Facts
 from epd.store.values import SourceMemo
 
-_known_source_key = lru_cache(maxsize=4096)(source_key)
+#: Longer URLs have their keys made anew each time: what is kept is bounded in characters too.
+_MAX_KEPT = 1024
+
+_kept_source_key = lru_cache(maxsize=4096)(source_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ def question_of(request: EncodeRequest, *, config: Config, settings: Settings) -
         return None
     urls = list(dict.fromkeys(urls))
     try:
-        source_keys = [_known_source_key(url) for url in urls]
+        source_keys = [(source_key if len(url) > _MAX_KEPT else _kept_source_key)(url) for url in urls]
     except ValueError:
         return None
     return Question(request, settings, name, model, urls, source_keys)

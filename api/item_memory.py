@@ -14,18 +14,19 @@ from epd.lookup import Needs, needs_of
 from epd.recent import Recent
 from epd.settings import Settings
 
-#: Items whose admission and whose needs are kept, some 1 KB each, and as much again as their text.
+#: Items of a model whose admission and whose needs are kept, some 1 KB each beside their text.
 LIMIT = 4096
-#: Characters of a URL or of inline data beyond which an item is admitted anew each time.
-MAX_TEXT = 8192
+#: Characters of a URL or of inline data beyond which an item is admitted anew each time: all texts together
+#: take 16 MB, or four times that where each has a character beyond the basic plane.
+MAX_TEXT = 4096
 
 _Given = tuple[ItemOptions, frozenset[str]] | None
-_Asked = tuple[int, Modality, str | None, str | None, str | None, _Given]
+_Asked = tuple[Modality, str | None, str | None, str | None, _Given]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelMemory:
-    """What follows from one model and its cards. Both admission and needs depend on nothing else."""
+    """What follows of an item from a model, its cards and the settings: its admission, and its needs."""
 
     model: ModelConfig
     cards: Mapping[Modality, EncoderCard]
@@ -35,13 +36,15 @@ class ModelMemory:
 
     def item(self, index: int, asked: EncodeItem) -> Item:
         """As ``admit_item`` admits it; the media id of inline data is its digest."""
-        question = (index, asked.type, asked.url, asked.data, asked.media_id, _given(asked.options))
+        question = (asked.type, asked.url, asked.data, asked.media_id, _given(asked.options))
         item = self._items.get(question)
         if item is None:
             item, _ = admit_item(index, asked, model=self.model, cards=self.cards, settings=self.settings)
             if len(asked.url or asked.data or "") <= MAX_TEXT:
                 self._items.put(question, item)
-        return item
+        if item.index == index:
+            return item
+        return Item(index=index, modality=item.modality, source=item.source, options=item.options)
 
     def needs(self, item: Item, digest: str) -> Needs:
         """As ``needs_of``."""

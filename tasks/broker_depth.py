@@ -45,7 +45,11 @@ def _channel() -> Iterator[Any]:
     """
     try:
         with app.pool.acquire(block=True, timeout=_ACQUIRE_SECONDS) as connection:
-            connection.ensure_connection(max_retries=1, interval_start=0.1)
-            yield connection.default_channel
+            try:
+                connection.ensure_connection(max_retries=1, interval_start=0.1)
+                yield connection.default_channel
+            except Exception:
+                connection.collect()  # the next question connects anew
+                raise
     except Exception as error:  # redis, kombu and socket errors, each with a base class of its own
         raise StoreUnavailable("the broker does not answer") from error

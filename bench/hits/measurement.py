@@ -1,7 +1,8 @@
-"""One run: cold against cached latency, then the most that one API process answers, then 70 % of it."""
+"""One run: cold against cached latency, the most that one API process answers, and turns at 70 % of that."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import subprocess
@@ -28,8 +29,6 @@ _CONNECTIONS_AT_RATE = 64
 _WARM_UP_SECONDS = 1.5
 _SHARE = 0.7
 _TURN_SECONDS = 0.75
-#: Turns between whose limits lies more than this share are left out: the machine itself changed.
-_UNEVEN = 0.15
 _COLD_ROUNDS = 9
 _HITS = 3  #: of each new request, afterwards
 
@@ -50,42 +49,43 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Ordered latencies in seconds of many turns at 70 % of the mixed load, as it was around each.
+    """Many turns at 70 % of the mixed load, as it was just before each. Seconds.
 
-    ``even`` are those of the turns after which the machine was as fast as before; ``all`` of every one.
+    ``p99`` and ``p50`` are those of the median turn: a turn in which the machine itself slowed down is one of
+    many. ``p99_pooled`` is over the requests of all turns together.
     """
 
-    even: list[float]
-    all: list[float]
+    p50: float
+    p99: float
+    p99_pooled: float
+    worst: float
     turns: int
-    even_turns: int
-    rates: list[float]
+    rates: tuple[float, ...]
     wrong: tuple[str, ...]
     unsent: int
 
     @classmethod
     def of(cls, outcome: RoundsOutcome) -> Turns:
         """From what the load process told."""
-        even = [one for one in outcome.rounds if one.is_even(_UNEVEN)]
+        each = [sorted(one.latencies) or [math.inf] for one in outcome.rounds]
+        pooled = sorted(itertools.chain.from_iterable(each))
         return cls(
-            even=sorted(seconds for one in even for seconds in one.latencies) or [math.inf],
-            all=sorted(seconds for one in outcome.rounds for seconds in one.latencies) or [math.inf],
-            turns=len(outcome.rounds),
-            even_turns=len(even),
-            rates=[_SHARE * one.before for one in outcome.rounds],
+            p50=statistics.median(quantile(one, 0.5) for one in each),
+            p99=statistics.median(quantile(one, 0.99) for one in each),
+            p99_pooled=quantile(pooled, 0.99),
+            worst=pooled[-1],
+            turns=len(each),
+            rates=tuple(one.rate for one in outcome.rounds),
             wrong=outcome.wrong,
             unsent=outcome.unsent,
         )
 
-    def p99(self) -> float:
-        """Seconds within which 99 of 100 requests of the even turns had their answer."""
-        return quantile(self.even, 0.99)
-
 
 @dataclass(frozen=True, slots=True)
 class HitFigures:
-    """``most`` is as fast as it goes, by kind of source; ``steady`` at 70 % of the mixed one.
+    """``most`` is as fast as it goes, by kind of source.
 
+    ``steady`` is at 70 % of the mixed one, as that was just before each turn.
     ``asked`` is at 70 % of ``LEAST_ITEMS``: the same load whatever the machine can do.
     """
 
@@ -148,7 +148,7 @@ def _load(site: Site, kind: Kind, seconds: float, rate: float | None = None) -> 
 
 
 def _turns(site: Site, seconds: float) -> Turns:
-    """Four times as long in all as another load: many turns, of which some do not count."""
+    """Some five times as long in all as another load, so that there are many turns."""
     plan = RoundsPlan(
         port=site.port,
         requests=site.requests(Kind.MIXED, _REQUESTS, seed=3),

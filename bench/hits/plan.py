@@ -26,9 +26,9 @@ class Plan(Wire):
 
 
 class RoundsPlan(Wire):
-    """Turns of as fast as ``connections`` allow and of ``share`` of that, on ``connections_at_share``.
+    """Turns of as fast as ``connections`` allow, each followed by one of ``share`` of that.
 
-    ``seconds`` is the length of a turn at the share; the turns before and after are a third of it.
+    ``seconds`` is the length of a turn at the share, on ``connections_at_share``; the other is a third of it.
     """
 
     port: int
@@ -42,18 +42,10 @@ class RoundsPlan(Wire):
 
 
 class Round(Wire):
-    """A turn at a share: what the server could do just before and just after, in requests a second.
+    """A turn at ``rate`` requests a second; latencies are seconds from a request's planned time."""
 
-    Latencies are seconds from a request's planned time.
-    """
-
-    before: float
-    after: float
+    rate: float
     latencies: tuple[float, ...]
-
-    def is_even(self, most: float) -> bool:
-        """Whether the machine was as fast afterwards as before, within this share."""
-        return abs(self.after - self.before) <= most * max(self.after, self.before)
 
 
 class RoundsOutcome(Wire):

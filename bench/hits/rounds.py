@@ -1,10 +1,8 @@
 """``python -m bench.hits.rounds``: a share of what a server can do, found out anew before each turn.
 
 A virtual machine's cores are faster and slower by a half from one second to the next, as its neighbours
-leave them (on the machine of docs/performance.md a loop without any input did 1.6 times as much in some
-seconds as in others). A share of what was reached a minute ago says little there: it may be more than all
-that can be done now. So the limit is measured just before and just after, and who reads the turns can leave
-out those between which it changed.
+leave them (docs/performance.md). A share of what was reached a minute ago says little there: it may be more
+than all that can be done now.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from bench.hits.exchange import Exchange
 from bench.hits.load import Ready, Tally, ask_closed, ask_open, connected, shuffled
 from bench.hits.plan import Round, RoundsOutcome, RoundsPlan
 
-_MOST_SHARE = 1 / 3  #: of a turn's length, for the limits before and after it
+_MOST_SHARE = 1 / 3  #: of a turn's length, for the limit before it
 
 
 async def _run(plan: RoundsPlan) -> RoundsOutcome:
@@ -30,15 +28,12 @@ async def _run(plan: RoundsPlan) -> RoundsOutcome:
     complaints = Tally()
     async with connected(plan.port, plan.connections_at_share) as exchanges:
         few = exchanges[: plan.connections]
-        before = await _most(few, turn, complaints, plan.seconds * _MOST_SHARE)
         for _ in range(plan.rounds):
-            tally = Tally()
-            await ask_open(exchanges, turn, tally, plan.seconds, plan.share * before, chance)
-            after = await _most(few, turn, complaints, plan.seconds * _MOST_SHARE)
-            rounds.append(Round(before=before, after=after, latencies=tuple(tally.latencies)))
+            tally, rate = Tally(), plan.share * await _most(few, turn, complaints, plan.seconds * _MOST_SHARE)
+            await ask_open(exchanges, turn, tally, plan.seconds, rate, chance)
+            rounds.append(Round(rate=rate, latencies=tuple(tally.latencies)))
             complaints.wrong += tally.wrong
             complaints.unsent += tally.unsent
-            before = after
     return RoundsOutcome(rounds=tuple(rounds), wrong=tuple(complaints.wrong), unsent=complaints.unsent)
 
 

@@ -1,4 +1,4 @@
-"""The models of both sides: Qwen2.5-VL checkpoints, small enough for two cores, in the proportions of real ones.
+"""The models of both sides: small Qwen2.5-VL checkpoints in the proportions of real models.
 
 What the two sides gain from each other depends on how much of a request's work is encoding, so that share is
 the real model's, at the images of this bench; ``encode_over_prefill`` is how it is counted.

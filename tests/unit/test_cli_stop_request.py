@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from epd.cli.stop_request import StopRequest
 
-#: Waits end all the time, and signals come all the time: most of them within a wait. With a
-#: ``threading.Event`` in its place this stands still after a few hundred of them.
+#: Signals come all the time, and waits begin and end all the time. With a ``threading.Event`` in its place
+#: this stands still after a few hundred of them.
 FLOODED = """
 import os, signal, threading
 from epd.cli.stop_request import StopRequest
@@ -40,5 +42,23 @@ def test_it_is_not_asked_before_a_signal_comes_and_stays_asked() -> None:
         signal.raise_signal(signal.SIGUSR1)
         assert stop.wait(0)
         assert stop.wait(0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_more_wishes_than_a_pipe_holds_are_one_wish() -> None:
+    stop = StopRequest()
+    for _ in range(70_000):
+        stop.ask()
+    assert stop.wait(0)
+
+
+def test_a_signal_ends_a_wait_that_has_begun() -> None:
+    stop = StopRequest()
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        stop.on(signal.SIGUSR1)
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        assert stop.wait(30)
     finally:
         signal.signal(signal.SIGUSR1, before)
