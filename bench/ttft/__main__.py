@@ -30,7 +30,7 @@ _NOTE = (
     "processes: epd as epd up starts it, Prefill, Decode; layouts: prompts that a side's language "
     "model computes at once, and torch threads for each; the encoder of the three has one thread more; "
     "one side after the other on the same cores, with load generator and web server on them too; "
-    "float32, random weights; throughput: requests a second with 8 open; ttft: arrivals by chance at the "
+    "float32, random weights; throughput: requests a second with 8 open; a third of the requests for the distinct mix; ttft: arrivals by chance at the "
     "colocated side's own throughput of that mix, from the planned time: there waits grow with the number "
     f"of requests; ttft_alone: one request at a time, 4 of them; 1 to {MOST_IMAGES} images of "
     f"{SIZE[0]}x{SIZE[1]} a request, at most {ROWS} rows each, by URL from a server with {_MS} "
@@ -42,7 +42,7 @@ def main() -> None:
     """Measure once, and print; the status is 1 where a target is missed or a first token differs."""
     parser = argparse.ArgumentParser(prog="python -m bench.ttft", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of sentences")
-    parser.add_argument("--requests", type=int, default=96, help=f"in each load, {LEAST} or more")
+    parser.add_argument("--requests", type=int, default=256, help=f"in each load, {LEAST} or more")
     parser.add_argument("--url-ttl", type=float, default=0.0, help="EPD_URL_TTL; 0: ask each time")
     parser.add_argument("--model", choices=list(SMALL), default="qwen2-vl-2b", help="whose proportions")
     for side, best in (("colocated", "2x1"), ("prefill", "1x2")):
