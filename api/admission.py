@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from api.errors import in_seconds
@@ -12,7 +11,6 @@ from api.sources import resolve_source
 from epd.config import Config, ModelConfig
 from epd.contracts.card import EncoderCard
 from epd.contracts.errors import EncoderNotReady, InvalidRequest, UnknownModel
-from epd.contracts.job import Priority
 from epd.contracts.media import Item, ItemOptions, Modality
 from epd.identity import applicable_options
 from epd.lookup import tracks_of
@@ -30,13 +28,9 @@ class Admitted:
     model: ModelConfig
     cards: Mapping[Modality, EncoderCard]
     items: tuple[Item, ...]
-    ids: tuple[str | None, ...]
     inline: Mapping[str, bytes]
-    priority: Priority
     wait: float
     on_disconnect: OnDisconnect
-    created: float
-    deadline: float
 
 
 def named_model(request: EncodeRequest, *, config: Config, settings: Settings) -> tuple[str, ModelConfig]:
@@ -66,33 +60,14 @@ def admit(
         items.append(item)
         if data is not None and item.source.media_id is not None:
             inline[item.source.media_id] = data
-    return admitted_of(request, items, inline, name=name, model=model, cards=cards, settings=settings)
-
-
-def admitted_of(
-    request: EncodeRequest,
-    items: Sequence[Item],
-    inline: Mapping[str, bytes],
-    *,
-    name: str,
-    model: ModelConfig,
-    cards: Mapping[Modality, EncoderCard],
-    settings: Settings,
-) -> Admitted:
-    """A request whose items were admitted, as of now; ``inline`` may be empty where no job is to run."""
-    now = time.time()
     return Admitted(
         name=name,
         model=model,
         cards=cards,
         items=tuple(items),
-        ids=tuple(asked.id for asked in request.items),
         inline=inline,
-        priority=request.priority,
         wait=request.wait,
         on_disconnect=request.on_disconnect,
-        created=now,
-        deadline=now + (settings.job_deadline if request.deadline is None else request.deadline),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from api.admission import admitted_of, named_model
+from api.admission import named_model
 from api.item_memory import ItemMemory
 from api.schemas import EncodeRequest
 from api.submission import record_of
@@ -59,18 +59,15 @@ class Question:
             CallerFault: the request is at fault.
             EncoderNotReady: an encoder of the model has not been announced yet.
         """
-        request, cards = self.request, by_track(encoders_of(self.model), facts.cards)
+        cards = by_track(encoders_of(self.model), facts.cards)
         known = memory.of(self.name, self.model, cards)
-        items = [known.item(index, asked) for index, asked in enumerate(request.items)]
+        items = [known.item(index, asked) for index, asked in enumerate(self.request.items)]
         digests = self._digests(items, facts.memos)
         if None in digests:
             return None
         needs = [known.needs(item, digest) for item, digest in zip(items, digests, strict=True) if digest]
         keys = list(dict.fromkeys(key for need in needs for key in need.key_list()))
-        admitted = admitted_of(
-            request, items, {}, name=self.name, model=self.model, cards=cards, settings=self.settings
-        )
-        return Plan(record_of(admitted), needs, keys)
+        return Plan(record_of(self.request, items, name=self.name, settings=self.settings), needs, keys)
 
     def _digests(self, items: Sequence[Item], memos: Sequence[SourceMemo | None]) -> list[str | None]:
         """Of each item, or None where it is not known without a download."""

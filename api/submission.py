@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from api.admission import Admitted, admit, named_model
 from api.cached import find_cached, first_parts
 from api.inline import inline_held
 from api.room import RETRY_AFTER, room_for
-from api.schemas import OnDisconnect, parse_request
+from api.schemas import EncodeRequest, OnDisconnect, parse_request
 from api.services import Services
 from api.sources import byte_limit
 from epd.contracts.errors import EpdError, Internal, MediaTooLarge, NotFound, Overloaded
@@ -24,6 +24,7 @@ from epd.contracts.job import ErrorInfo, JobRecord, JobView, PartRecord, State
 from epd.contracts.media import Item
 from epd.contracts.messages import FetchMessage
 from epd.lookup import Found, cards_of
+from epd.settings import Settings
 from epd.store.inline_release import GRACE
 from epd.telemetry.tracing import span
 
@@ -55,11 +56,11 @@ def submit(services: Services, body: bytes | bytearray, trace: Mapping[str, str]
     name, model = named_model(request, config=services.config, settings=settings)
     cards = cards_of(model, store.cards)
     admitted = admit(request, name=name, model=model, cards=cards, settings=settings)
+    record = record_of(request, admitted.items, name=name, settings=settings)
     found = find_cached(admitted, store, url_ttl=settings.url_ttl)
     services.metrics.saved_bytes.inc(sum(each.saved_bytes for each in found.values()))
     todo = [item for item in admitted.items if not (item.index in found and found[item.index].complete)]
     sizes = _upload_sizes(services, todo, admitted)
-    record = record_of(admitted)
     with (
         span(
             "epd.submit", trace, items=len(admitted.items), cached=len(admitted.items) - len(todo)
@@ -98,16 +99,17 @@ def _upload_sizes(services: Services, todo: list[Item], admitted: Admitted) -> d
     return sizes
 
 
-def record_of(admitted: Admitted) -> JobRecord:
-    """A new job for what was admitted."""
+def record_of(request: EncodeRequest, items: Sequence[Item], *, name: str, settings: Settings) -> JobRecord:
+    """A new job for a request of the model ``name`` whose items were admitted, as of now."""
+    now = time.time()
     return JobRecord(
         job_id=uuid.uuid4().hex,
-        model=admitted.name,
-        created=admitted.created,
-        deadline=admitted.deadline,
-        priority=admitted.priority,
-        items=admitted.items,
-        ids=admitted.ids,
+        model=name,
+        created=now,
+        deadline=now + (settings.job_deadline if request.deadline is None else request.deadline),
+        priority=request.priority,
+        items=tuple(items),
+        ids=tuple(asked.id for asked in request.items),
     )
 
 

@@ -40,8 +40,7 @@ def _text(value: bytes | str) -> str:
 def _channel() -> Iterator[Any]:
     """The channel of a pooled connection for one question; every failure of it is ``StoreUnavailable``.
 
-    A channel of its own would be two new connections for each question (measured: 3.3 ms of CPU, twice a
-    second, most of it in redis-py's look at its own version).
+    A channel of its own would be two new connections for each question, twice a second.
     """
     try:
         with app.pool.acquire(block=True, timeout=_ACQUIRE_SECONDS) as connection:

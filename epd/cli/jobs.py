@@ -41,7 +41,10 @@ def encode_all(
     priority: Priority,
     on_done: Callable[[int], None],
 ) -> Iterator[tuple[str, ItemAnswer]]:
-    """Encode paths and URLs; yields (name, answer) in order, and tells how many are final so far."""
+    """Encode paths and URLs; yields (name, answer) in order, and tells how many are final so far.
+
+    It waits no longer than the jobs live: each ends at its deadline, or is ``NotFound`` some time after it.
+    """
     waiting = iter(names)
     running: deque[_Running] = deque()
     finished = 0
