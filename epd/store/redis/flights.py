@@ -1,4 +1,4 @@
-"""Flights on a server: single-flight over the whole fleet, one script a change (``lua/*.lua``)."""
+"""Flights on a server: single-flight over the whole fleet, one script a change (``lua/flights.lua``)."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class RedisFlights:
     def land(self, key: str, job_id: str, part: PartId, served: Sequence[Companion]) -> list[Companion]:
         """Take the served out; those that are left, or the end of the flight."""
         args: Command = (key, job_id, str(part), MAX_COMPANIONS, *(one.name for one in served))
-        left = self._connection.run(Script.LAND, [], args)
+        left = self._connection.run(Script.TAKE_WAITERS, [], args)
         return [Companion(name, message) for name, message in zip(left[::2], left[1::2], strict=True)]
 
     def orphans(self, limit: int = 100) -> list[str]:
@@ -105,7 +105,7 @@ class RedisFlights:
 
 
 def _completion_fields(item: Completed) -> tuple[Argument, ...]:
-    """What ``complete.lua`` takes of one embedding."""
+    """ARGV of the script ``complete`` for one embedding."""
     ref, metadata = item.entry.ref.to_json(), item.entry.metadata.to_json()
     own = done_text(ref, metadata, item.timings, item.segments)
     return (

@@ -1,4 +1,4 @@
-"""Handoffs on a server: one list each, written and read by one script a call (``lua/handoff_*.lua``)."""
+"""Handoffs on a server: one list each, written and read by one script a call (``lua/handoffs.lua``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index of embeddings on a server: one script a change (``lua/lib_lru.lua`` and its users)."""
+"""The index of embeddings on a server: one script a change (``lua/index.lua`` and ``lua/mover.lua``)."""
 
 from __future__ import annotations
 

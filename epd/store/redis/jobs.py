@@ -39,7 +39,7 @@ def creation(
     job_ttl: float,
     watcher: str | None = None,
 ) -> list[Argument]:
-    """What ``job_create.lua`` is given; ``parts`` are PartRecord JSON, ``final`` those that have ended."""
+    """ARGV of the script ``job_create``; ``parts`` are PartRecord JSON, ``final`` those that have ended."""
     fields: dict[str, str] = {"record": record.to_json()}
     if watcher is not None:
         fields["watchers"] = json.dumps([watcher])

@@ -1,14 +1,17 @@
-"""The Lua scripts of ``epd/store/lua``, by name, each with its libraries and key names put before it.
+"""The Lua scripts of ``epd/store/lua``, cut out of its files: one file holds the scripts of one idea.
 
-A script's first lines name its KEYS, ARGV and the keys it touches. A line ``--@use name`` asks for
-``lib_name.lua``, in a library too. Key names come from ``epd.store.keys``: Lua spells none. Scripts find the
-jobs of a flight's waiters by themselves, so they need one server: Redis Cluster is not supported.
+``--@script name`` starts a script and ``--@lib name`` a library, each up to the next such line.
+``--@use name`` puts a library before the script, after the libraries that it uses itself. The first comment of
+a script says its KEYS, ARGV, the keys that it touches and its result. Lua spells no key: every script starts
+with the names from ``epd.store.keys``. Scripts build the keys of jobs and flights from prefixes, so all keys
+must be on one server: Redis Cluster is not supported.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -17,11 +20,13 @@ from pathlib import Path
 from epd.store import keys
 
 _FOLDER = Path(__file__).resolve().parent.parent / "lua"
+_SECTION = re.compile(r"^--@(script|lib) (\w+)\n", re.MULTILINE)
 _USE = re.compile(r"^--@use (\w+)$", re.MULTILINE)
+_MISSPELLED = re.compile(r"^--@(?!(?:script|lib|use) \w+$).*", re.MULTILINE)
 
 
 class Script(StrEnum):
-    """Every script; the value is the file's name without ``.lua``."""
+    """Every script; the value is its name in Lua."""
 
     LOOKUP = "lookup"
     REMOVE = "remove"
@@ -37,7 +42,7 @@ class Script(StrEnum):
     COMPLETE = "complete"
     FAIL = "fail"
     WITHDRAW = "withdraw"
-    LAND = "land"
+    TAKE_WAITERS = "take_waiters"
     SEGMENTS_NOTE = "segments_note"
     ORPHANS = "orphans"
     JOB_CREATE = "job_create"
@@ -63,24 +68,50 @@ class ScriptText:
 
 @lru_cache(maxsize=1)
 def load_scripts() -> dict[Script, ScriptText]:
-    """All scripts, read once a process."""
-    return {script: _read(script) for script in Script}
+    """All scripts, read once per process; raises ``ValueError`` where the files and ``Script`` differ."""
+    sources = cut_scripts(path.read_text(encoding="utf-8") for path in _FOLDER.glob("*.lua"))
+    if unmatched := sources.keys() ^ set(Script):
+        raise ValueError(f"only in lua/ or only in Script: {', '.join(sorted(unmatched))}")
+    return {script: _script_text(sources[script]) for script in Script}
 
 
-def _read(script: Script) -> ScriptText:
-    body = (_FOLDER / f"{script}.lua").read_text(encoding="utf-8")
-    source = "\n".join([_key_names(), *_libraries(body), body])
-    # sha1 is what EVALSHA asks for; it protects nothing here.
-    return ScriptText(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+def cut_scripts(files: Iterable[str]) -> dict[str, str]:
+    """The scripts of some Lua files by name, each with its libraries before it.
+
+    Raises:
+        ValueError: a mark is misspelled, a name is defined twice, or a library is unknown or uses itself.
+    """
+    scripts: dict[str, str] = {}
+    libraries: dict[str, str] = {}
+    for text in files:
+        if misspelled := _MISSPELLED.search(text):
+            raise ValueError(f"unknown mark: {misspelled[0]}")
+        _, *pieces = _SECTION.split(text)
+        for kind, name, body in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+            known = scripts if kind == "script" else libraries
+            if name in known:
+                raise ValueError(f"{kind} {name} is defined twice")
+            known[name] = body
+    return {
+        name: "\n".join([*(libraries[used] for used in _used(body, libraries)), body])
+        for name, body in scripts.items()
+    }
 
 
-def _libraries(text: str) -> list[str]:
-    """The libraries that a text asks for, each once, after those that it asks for itself."""
+def _used(text: str, libraries: Mapping[str, str], users: tuple[str, ...] = ()) -> dict[str, None]:
+    """Names of the libraries of a text, each once and after those that it uses itself."""
     found: dict[str, None] = {}
     for name in _USE.findall(text):
-        library = (_FOLDER / f"lib_{name}.lua").read_text(encoding="utf-8")
-        found |= dict.fromkeys([*_libraries(library), library])
-    return list(found)
+        if name not in libraries or name in users:
+            raise ValueError(f"--@use {name}: an unknown library, or one that uses itself")
+        found |= {**_used(libraries[name], libraries, (*users, name)), name: None}
+    return found
+
+
+def _script_text(text: str) -> ScriptText:
+    source = f"{_key_names()}\n{text}"
+    # sha1 is what EVALSHA asks for; it protects nothing here.
+    return ScriptText(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
 def _key_names() -> str:
