@@ -1,8 +1,8 @@
 -- Flights: single-flight. One process makes an embedding, or one download, and all others wait for it.
 --
 -- FLIGHT..key                  string  the leader, as "job/part"; its TTL is the lease
--- FLIGHT..key..WAITERS_SUFFIX  hash    one field "job/part" per waiter, leader included: its FetchMessage JSON
--- FLIGHTS                      zset    one member per open flight; the score is the end of its lease in Unix ms
+-- FLIGHT..key..WAITERS_SUFFIX  hash    one field "job/part" per waiter, leader too: its FetchMessage JSON
+-- FLIGHTS                      zset    one member per open flight; the score is its lease's end in Unix ms
 
 --@lib flight
 -- Writes the three keys above; reads JOB..job.

@@ -48,8 +48,8 @@ return {promote, demote, left}
 
 --@script demoted
 -- Notes that a file was copied to L2. It leaves L1 while L1 is above its target.
--- KEYS: none. ARGV: embedding key, checksum, bytes that L1 should hold at most, limit of L2 in bytes, most keys
---   of L2 to visit.
+-- KEYS: none. ARGV: embedding key, checksum, bytes that L1 should hold at most, limit of L2 in bytes, most
+--   keys of L2 to visit.
 -- Reads PIN..key (pinned files stay); writes what the lru library writes.
 -- Result: 0 if the embedding is gone or no longer in L1, 1 if L2 has it now, 2 if its file in L1 can be
 --   deleted as well; then the keys evicted from L2.

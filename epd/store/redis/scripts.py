@@ -1,10 +1,10 @@
 """The Lua scripts of ``epd/store/lua``, cut out of its files: one file holds the scripts of one idea.
 
 ``--@script name`` starts a script and ``--@lib name`` a library, each up to the next such line.
-``--@use name`` puts a library before the script, after the libraries that it uses itself. The first comment of
-a script says its KEYS, ARGV, the keys that it touches and its result. Lua spells no key: every script starts
-with the names from ``epd.store.keys``. Scripts build the keys of jobs and flights from prefixes, so all keys
-must be on one server: Redis Cluster is not supported.
+``--@use name`` puts a library before the script, after the libraries that it uses itself. The first comment
+of a script says its KEYS, ARGV, the keys that it touches and its result. Lua spells no key: every script
+starts with the names from ``epd.store.keys``. Scripts build the keys of jobs and flights from prefixes, so
+all keys must be on one server: Redis Cluster is not supported.
 """
 
 from __future__ import annotations
