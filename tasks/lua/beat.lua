@@ -1,8 +1,10 @@
 #!lua flags=allow-oom
--- Says that a session lives, and that it has to be looked after when it no longer does.
+-- Says that a session is alive, and registers it so that others look after it once it is not.
 --
--- KEYS[1] beat counter of the session      KEYS[2] hash of sessions
--- ARGV[1] counter value, another one each time      ARGV[2] ttl, seconds
--- ARGV[3] session id        ARGV[4] its descriptor
-redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
-redis.call('HSETNX', KEYS[2], ARGV[3], ARGV[4])
+-- KEYS    1 beat counter of the session    2 hash of sessions
+-- ARGV    1 counter value, a new one each time    2 TTL in seconds    3 session id    4 its descriptor
+-- Result  none
+local beat, sessions = KEYS[1], KEYS[2]
+local count, ttl, session, descriptor = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+redis.call('SET', beat, count, 'EX', ttl)
+redis.call('HSETNX', sessions, session, descriptor)

@@ -1,55 +1,61 @@
 #!lua flags=allow-oom
--- Hands unacked messages of a session back to the head of their lanes, in their old order.
--- After a crash each one's delivery count rises: the first time it goes to `again` (small company), the last
--- time allowed to `solo` (alone in its worker), and then to the poison list instead of to a worker.
+-- Returns unacked messages of a session to the head of their lanes, in their old order.
+-- After a crash the delivery count of each one rises. It goes to the "again" list of its lane, of which a
+-- worker takes few at a time; for its last allowed delivery to the "solo" list, of which a worker takes one
+-- message and nothing else; and after that to the poison list.
 --
--- KEYS[1] unacked hash of the session      KEYS[2] hash of sessions      KEYS[3] poison list
--- ARGV[1] crashed           1: the worker died with them, count it; 0: handed back in good order
--- ARGV[2] max_deliveries    ARGV[3] chunk: most messages for one call
--- ARGV[4] session id        taken off the hash of sessions when nothing of it is left
--- ARGV[5] again prefix      ARGV[6] solo prefix      ARGV[7] bell prefix      (a lane's name follows each)
--- ARGV[8] bell_ttl          seconds
--- ARGV[9] poison_cap        ARGV[10] poison_ttl, seconds
--- ARGV[11..] receipts       only these; none: all of the session
--- Returns {moved, left}.
-local crashed, max_deliveries = tonumber(ARGV[1]), tonumber(ARGV[2])
-local receipts, rungs, moved = {}, {}, 0
+-- KEYS    1 unacked hash of the session    2 hash of sessions    3 poison list
+-- ARGV    1 crashed: 1 if the worker died with them, 0 if it returns them itself
+--         2 most deliveries    3 most messages of one call
+--         4 session id, removed from the hash of sessions once nothing of the session is left
+--         5 prefix of again lists    6 prefix of solo lists    7 prefix of bells (a lane's name follows each)
+--         8 TTL of a bell in seconds    9 most poison messages    10 TTL of the poison list in seconds
+--         11... receipts: only these; none: all of the session
+-- Result  {moved, left}
+local unacked, sessions, poison = KEYS[1], KEYS[2], KEYS[3]
+local crashed, max_deliveries, max_messages = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local session, again_prefix, solo_prefix, bell_prefix = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local bell_ttl, max_poison, poison_ttl = ARGV[8], tonumber(ARGV[9]), ARGV[10]
+local whole_session = #ARGV == 10
 
-if #ARGV > 10 then
-  for i = 11, #ARGV do receipts[#receipts + 1] = ARGV[i] end
+local receipts = {}
+if whole_session then
+  receipts = redis.call('HKEYS', unacked)
 else
-  receipts = redis.call('HKEYS', KEYS[1])
+  for index = 11, #ARGV do receipts[#receipts + 1] = ARGV[index] end
 end
--- The youngest goes back first, so that the oldest ends up at the very head.
+-- Each message goes to the head, so the newest goes first and the oldest ends up before all others.
 table.sort(receipts, function(a, b) return tonumber(a) > tonumber(b) end)
 
-for i = 1, math.min(#receipts, tonumber(ARGV[3])) do
-  local value = redis.call('HGET', KEYS[1], receipts[i])
+local moved, lanes = 0, {}
+for index = 1, math.min(#receipts, max_messages) do
+  local receipt = receipts[index]
+  local value = redis.call('HGET', unacked, receipt)
   if value then
-    redis.call('HDEL', KEYS[1], receipts[i])
+    redis.call('HDEL', unacked, receipt)
     local deliveries, lane, raw = string.match(value, '^(%d+)\n([^\n]*)\n(.*)$')
     deliveries = tonumber(deliveries) + crashed
     moved = moved + 1
     if crashed == 1 and deliveries >= max_deliveries then
-      redis.call('RPUSH', KEYS[3], deliveries .. '\n' .. lane .. '\n' .. raw)
-      redis.call('LTRIM', KEYS[3], -tonumber(ARGV[9]), -1)
-      redis.call('EXPIRE', KEYS[3], ARGV[10])
+      redis.call('RPUSH', poison, deliveries .. '\n' .. lane .. '\n' .. raw)
+      redis.call('LTRIM', poison, -max_poison, -1)
+      redis.call('EXPIRE', poison, poison_ttl)
     else
       local alone = deliveries > 0 and deliveries >= max_deliveries - 1
-      redis.call('RPUSH', (alone and ARGV[6] or ARGV[5]) .. lane, deliveries .. '\n' .. raw)
-      rungs[lane] = true
+      redis.call('RPUSH', (alone and solo_prefix or again_prefix) .. lane, deliveries .. '\n' .. raw)
+      lanes[lane] = true
     end
   end
 end
 
-for lane in pairs(rungs) do
-  local bell = ARGV[7] .. lane
+for lane in pairs(lanes) do
+  local bell = bell_prefix .. lane
   if redis.call('EXISTS', bell) == 0 then
     redis.call('LPUSH', bell, 1)
-    redis.call('EXPIRE', bell, ARGV[8])
+    redis.call('EXPIRE', bell, bell_ttl)
   end
 end
 
-local left = redis.call('HLEN', KEYS[1])
-if left == 0 and #ARGV == 10 then redis.call('HDEL', KEYS[2], ARGV[4]) end
+local left = redis.call('HLEN', unacked)
+if left == 0 and whole_session then redis.call('HDEL', sessions, session) end
 return {moved, left}
