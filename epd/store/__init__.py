@@ -1,1 +1,1 @@
-"""The store: keys, records and files that processes share. Protocols, a Redis form and an in-memory form."""
+"""The store: keys, records and files that processes share."""

@@ -1,4 +1,4 @@
-"""Opens a store: on the server of the settings, or in this process. Both keep their files in two folders."""
+"""Opens the store: records on the server of the settings, files in the folders of the settings."""
 
 from __future__ import annotations
 
@@ -8,16 +8,6 @@ from epd.store.base import Store
 from epd.store.blob_folder import FileBlobs, UploadRecords
 from epd.store.embedding_folder import EmbeddingFolder
 from epd.store.embeddings import FileEmbeddings
-from epd.store.memory.admissions import MemoryAdmissions
-from epd.store.memory.flights import MemoryFlights
-from epd.store.memory.handoffs import MemoryHandoffLooks, MemoryHandoffs
-from epd.store.memory.hits import MemoryHits
-from epd.store.memory.index import MemoryIndex
-from epd.store.memory.jobs import MemoryJobs
-from epd.store.memory.notices import MemoryNotices
-from epd.store.memory.records import MemoryCards, MemoryHeartbeats, MemorySources, MemoryUploads
-from epd.store.memory.segments import MemorySegments
-from epd.store.memory.state import MemoryState
 from epd.store.redis.admissions import RedisAdmissions
 from epd.store.redis.connection import Connection
 from epd.store.redis.flights import RedisFlights
@@ -67,31 +57,6 @@ def open_store(settings: Settings) -> Store:
         disconnect=connection.close,
         hits=None if loop is None else RedisHits(loop, files, job_ttl=settings.job_ttl),
         handoff_looks=None if loop is None else RedisHandoffLooks(loop),
-    )
-
-
-def open_memory_store(settings: Settings) -> Store:
-    """A store whose records live in this process alone; the same promises as ``open_store``."""
-    state = MemoryState()
-    files = _files(settings)
-    index = MemoryIndex(state, _limits(settings), ttl=settings.embedding_ttl)
-    embeddings, jobs = FileEmbeddings(index, files), MemoryJobs(state, job_ttl=settings.job_ttl)
-    cards, handoffs = MemoryCards(), MemoryHandoffs(state, ttl=settings.handoff_ttl)
-    sources = MemorySources(ttl=settings.embedding_ttl, sound_ttl=settings.job_deadline)
-    return Store(
-        embeddings=embeddings,
-        flights=MemoryFlights(state, index, files.l1, lease=settings.flight_lease, job_ttl=settings.job_ttl),
-        jobs=jobs,
-        admissions=MemoryAdmissions(state, _bound(settings)),
-        handoffs=handoffs,
-        blobs=_blobs(settings, MemoryUploads(ttl=settings.media_ttl)),
-        cards=cards,
-        sources=sources,
-        segments=MemorySegments(most=settings.segments, ttl=settings.embedding_ttl),
-        heartbeats=MemoryHeartbeats(ttl=settings.heartbeat_ttl),
-        notices=MemoryNotices(state),
-        hits=MemoryHits(cards=cards, sources=sources, embeddings=embeddings, jobs=jobs),
-        handoff_looks=MemoryHandoffLooks(handoffs),
     )
 
 

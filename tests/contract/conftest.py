@@ -1,4 +1,4 @@
-"""The store, twice: in memory and on a real server. Each test that asks for ``store`` runs on both."""
+"""The store on an empty database of a real server, which each test must leave without leaked keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import redis
 from epd.settings import Settings
 from epd.store import keys
 from epd.store.base import Store
-from epd.store.open import open_memory_store, open_store
+from tests.store_kit import Stores
 
 #: Keys without a TTL that ``keys.py`` documents: bounded by byte limits, by open flights, by admission or
 #: by the config.
@@ -24,9 +24,9 @@ MakeStore = Callable[..., Store]
 
 
 @pytest.fixture
-def store_settings(tmp_path: Path, real_server_url: str) -> Settings:
+def store_settings(tmp_path: Path, stores: Stores) -> Settings:
     return Settings(
-        store_url=f"{real_server_url}/11",
+        store_url=stores.url,
         blob_dir=tmp_path / "blobs",
         embedding_dir=tmp_path / "embeddings",
         store_timeout=5,
@@ -35,14 +35,10 @@ def store_settings(tmp_path: Path, real_server_url: str) -> Settings:
 
 @pytest.fixture
 def server(store_settings: Settings) -> Iterator[redis.Redis]:
-    """A plain client on the store's own database, which is empty before and checked for leaks after."""
-    client = redis.Redis.from_url(store_settings.store_url, decode_responses=True)
-    client.flushdb()
-    yield client
-    leaked = leaked_keys(client)
-    client.flushdb()
-    client.close()
-    assert leaked == []
+    """A plain client on the store's own database, which is checked for leaks after the test."""
+    with redis.Redis.from_url(store_settings.store_url, decode_responses=True) as client:
+        yield client
+        assert leaked_keys(client) == []
 
 
 def leaked_keys(client: redis.Redis) -> list[str]:
@@ -54,21 +50,10 @@ def leaked_keys(client: redis.Redis) -> list[str]:
     ]
 
 
-@pytest.fixture(params=["memory", "server"])
-def make_store(request: pytest.FixtureRequest, store_settings: Settings) -> Iterator[MakeStore]:
-    """Opens stores with some settings changed; of the memory kind, each is a world of its own."""
-    opened: list[Store] = []
-    if request.param == "server":
-        request.getfixturevalue("server")
-
-    def make(**changes: object) -> Store:
-        changed = store_settings.model_copy(update=changes)
-        opened.append(open_store(changed) if request.param == "server" else open_memory_store(changed))
-        return opened[-1]
-
-    yield make
-    for store in opened:
-        store.close()
+@pytest.fixture
+def make_store(stores: Stores, store_settings: Settings, server: redis.Redis) -> MakeStore:
+    """Opens stores with some settings changed, all on one database."""
+    return lambda **changes: stores.open(store_settings.model_copy(update=changes))
 
 
 @pytest.fixture

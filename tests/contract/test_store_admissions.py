@@ -139,12 +139,8 @@ def test_of_many_at_once_no_more_than_fit_come_in(make_store: MakeStore) -> None
     assert store.admissions.held() == Load(18, 0)
 
 
-def test_a_job_that_was_never_made_is_found_by_its_check(
-    make_store: MakeStore, server: redis.Redis, request: pytest.FixtureRequest
-) -> None:
+def test_a_job_that_was_never_made_is_found_by_its_check(make_store: MakeStore, server: redis.Redis) -> None:
     """What an api process leaves that dies between admission and job."""
-    if "memory" in request.node.callspec.id:
-        pytest.skip("one process: it dies whole")
     store = make_store()
     job = admitted_job(store, 2, 20)
     assert admit(store, "died", 5, 50)

@@ -219,12 +219,8 @@ def test_who_found_it_is_told_nothing(store: Store) -> None:
     assert store.notices.listen("w1", 0.2) == []
 
 
-def test_keys_on_the_server_end_and_are_small(
-    server: redis.Redis, make_store: MakeStore, request: pytest.FixtureRequest
-) -> None:
+def test_keys_on_the_server_end_and_are_small(server: redis.Redis, make_store: MakeStore) -> None:
     store = make_store(handoff_ttl=50)
-    if request.node.callspec.params["make_store"] == "memory":
-        pytest.skip("of the server alone")
     for number in range(MAX_WATCHERS + 9):
         assert store.handoffs.get(ID, f"w{number}") is None
     waiting = keys.handoff_waiting(ID)
@@ -261,9 +257,7 @@ async def test_an_event_loop_reads_the_same(store: Store) -> None:
     await store.hits.close()
 
 
-def test_two_processes_that_put_at_once_make_one(
-    make_store: MakeStore, request: pytest.FixtureRequest
-) -> None:
+def test_two_processes_that_put_at_once_make_one(make_store: MakeStore) -> None:
     store = make_store()
     put_embedding(store, key_of(1))
     with ThreadPoolExecutor(8) as pool:
@@ -271,22 +265,14 @@ def test_two_processes_that_put_at_once_make_one(
     assert puts.count(True) == 1
 
 
-def test_a_handoff_of_another_version_is_as_if_not_there(
-    make_store: MakeStore, server: redis.Redis, request: pytest.FixtureRequest
-) -> None:
-    if request.node.callspec.params["make_store"] == "memory":
-        pytest.skip("of the server alone")
+def test_a_handoff_of_another_version_is_as_if_not_there(make_store: MakeStore, server: redis.Redis) -> None:
     store = make_store()
     server.rpush(keys.handoff(ID), '{"items":[{"key":"x","offset":0,"length":1}]}', "nonsense")
     server.expire(keys.handoff(ID), 60)
     assert store.handoffs.get(ID) is None
 
 
-def test_a_put_goes_over_the_same_one_of_another_version(
-    make_store: MakeStore, server: redis.Redis, request: pytest.FixtureRequest
-) -> None:
-    if request.node.callspec.params["make_store"] == "memory":
-        pytest.skip("of the server alone")
+def test_a_put_goes_over_the_same_one_of_another_version(make_store: MakeStore, server: redis.Redis) -> None:
     store = make_store()
     put_embedding(store, key_of(1))
     store.handoffs.put(ID, request_of(1))

@@ -53,10 +53,7 @@ def test_all_are_forgotten_in_time(make_store: MakeStore) -> None:
     assert store.segments.find([key_of(1)]) == [None]
 
 
-def test_what_cannot_be_read_is_not_known(make_store: MakeStore, request: pytest.FixtureRequest) -> None:
-    if request.node.callspec.params["make_store"] == "memory":
-        pytest.skip("nothing else writes there")
-    server: redis.Redis = request.getfixturevalue("server")
+def test_what_cannot_be_read_is_not_known(make_store: MakeStore, server: redis.Redis) -> None:
     store = make_store()
     store.segments.note({key_of(number): place(number) for number in range(4)})
     fields = sorted(server.hkeys(keys.SEGMENTS))
@@ -66,10 +63,7 @@ def test_what_cannot_be_read_is_not_known(make_store: MakeStore, request: pytest
         assert found is None or found.parent != key_of(0)
 
 
-def test_a_place_is_small(make_store: MakeStore, request: pytest.FixtureRequest) -> None:
-    if request.node.callspec.params["make_store"] == "memory":
-        pytest.skip("measured on the server")
-    server: redis.Redis = request.getfixturevalue("server")
+def test_a_place_is_small(make_store: MakeStore, server: redis.Redis) -> None:
     make_store().segments.note({key_of(7 * number): place(number, 1500 * number) for number in range(20_000)})
     nbytes = server.memory_usage(keys.SEGMENTS, samples=0)
     assert nbytes is not None

@@ -174,11 +174,7 @@ def test_a_missing_file_in_l1_is_served_from_l2(tiers: Tiers) -> None:
     assert keys[0] in tiers.names(tiers.l1)
 
 
-def test_without_l2_what_lies_there_alone_is_a_miss(
-    make_store: MakeStore, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    if "memory" in request.node.name:
-        pytest.skip("each memory store is a world of its own")
+def test_without_l2_what_lies_there_alone_is_a_miss(make_store: MakeStore, tmp_path: Path) -> None:
     tiers = two_tiers(make_store, tmp_path)
     keys = tiers.put(1, 2, 3, 4)
     tiers.settle()

@@ -1,4 +1,4 @@
-"""Encode messages over the in-memory store, with their jobs, blobs and flights; and rows to answer them."""
+"""Encode messages over a store, with their jobs, blobs and flights; and rows to answer them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from gpu_worker.engine.slot import Encoded
 from gpu_worker.patience import Patience
 from gpu_worker.reply import Reply
 from gpu_worker.ticket import Ticket
+from tests.store_kit import Stores
 
 CARDS = {"eye": EYE}
 
@@ -29,8 +30,8 @@ CARDS = {"eye": EYE}
 class EncodeBench(Bench):
     """The encode end of the pipeline in one process; two jobs may want the same picture."""
 
-    def __init__(self, folder: Path, card: Any = EYE, **settings: Any) -> None:
-        super().__init__(folder, **settings)
+    def __init__(self, folder: Path, stores: Stores, card: Any = EYE, **settings: Any) -> None:
+        super().__init__(folder, stores, **settings)
         self.card = card
         self.patience = Patience(lambda: self.now)
         self.reply = Reply(self.context, {"eye": card}, self.patience)

@@ -1,4 +1,4 @@
-"""A GPU worker over the in-memory store, for one encoder: raw media in, rows and part records out."""
+"""A GPU worker with one encoder: raw media in, rows and part records out."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from gpu_worker.patience import Patience
 from gpu_worker.reply import Reply
 from gpu_worker.reuse.segment_cache import SegmentCache
 from gpu_worker.verdict import Verdict
+from tests.store_kit import Stores
 
 Values = NDArray[Any]
 
@@ -54,10 +55,10 @@ class Deliverer:
 
 
 class Rig(Bench):
-    """A GPU worker over the in-memory store, for one encoder."""
+    """A GPU worker with one encoder, over a store."""
 
-    def __init__(self, folder: Path, encoder: Encoder, **settings: Any) -> None:
-        super().__init__(folder, **settings)
+    def __init__(self, folder: Path, stores: Stores, encoder: Encoder, **settings: Any) -> None:
+        super().__init__(folder, stores, **settings)
         self.card = encoder.card
         encoders, cards = {self.card.name: encoder}, {self.card.name: self.card}
         self.cache = SegmentCache(self.store, encoders, cards)

@@ -1,4 +1,4 @@
-"""A context over the in-memory store, with a publisher that keeps what it is given and a loopback site."""
+"""A context over a store of its own, with a publisher that keeps what it is given and a loopback site."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from epd.contracts.metadata import AudioTrackInfo, EmbeddingRef, Entry, Metadata
 from epd.lookup import needs_of
 from epd.settings import Settings
 from epd.store.base import BlobKind, Completed
-from epd.store.open import open_memory_store
 from tasks.flow.context import Context
 from tasks.flow.fetch_chunk import fetch_chunk
+from tests.store_kit import Stores
 from workers.ffmpeg import ffmpeg_binary
 
 CONFIG = Config.model_validate(
@@ -109,16 +109,16 @@ class Outbox:
 
 
 class Bench:
-    """One fetch and decode process in memory. ``now`` is its clock."""
+    """What fetch and decode processes work with. ``now`` is their clock."""
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, stores: Stores, **settings: Any) -> None:
         self.now = time.time()
         self.outbox = Outbox()
         self.settings = Settings(
             blob_dir=folder / "blobs", embedding_dir=folder / "embeddings",
             fetch_allow_hosts=("127.0.0.1",), fetch_retries=0, **settings,
         )  # fmt: skip
-        self.store = open_memory_store(self.settings)
+        self.store = stores.open(self.settings)
         self.context = Context(self.settings, CONFIG, self.store, self.outbox, lambda: self.now)
         self.store.cards.announce(EYE)
         self.store.cards.announce(EAR)

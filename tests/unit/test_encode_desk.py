@@ -23,6 +23,7 @@ from gpu_worker.fleet import device_of
 from gpu_worker.ledger import LeaseKeeper, TicketLedger
 from gpu_worker.mailbox import HubMailbox
 from gpu_worker.verdict import Fate, Verdict
+from tests.store_kit import Stores
 from tests.unit.tiny_checkpoints import tiny_encoder
 
 
@@ -51,8 +52,8 @@ class Deliverer:
 
 
 class Rig:
-    def __init__(self, folder: Path, encoder: Encoder) -> None:
-        self.bench = EncodeBench(folder, encoder.card.model_copy(update={"name": "eye"}))
+    def __init__(self, folder: Path, stores: Stores, encoder: Encoder) -> None:
+        self.bench = EncodeBench(folder, stores, encoder.card.model_copy(update={"name": "eye"}))
         self.desk = Desk(context=self.bench.context, admission=self.bench.admission, reply=self.bench.reply)
         self.engine = Engine(
             {"eye": encoder}, budget=Budget(max_items=8, max_cost=10_000), device=CpuDevice(),
@@ -77,8 +78,8 @@ def eye(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 
 
 @pytest.fixture
-def rig(tmp_path: Path, eye: Encoder) -> Iterator[Rig]:
-    rig = Rig(tmp_path, eye)
+def rig(tmp_path: Path, stores: Stores, eye: Encoder) -> Iterator[Rig]:
+    rig = Rig(tmp_path, stores, eye)
     rig.desk.open(rig.engine, rig.host)
     yield rig
     rig.desk.close(5)
@@ -127,8 +128,8 @@ def test_a_message_that_was_acked_unrun_is_ended(rig: Rig) -> None:
     assert not rig.bench.has_blob(ticket)
 
 
-def test_leases_of_held_tickets_are_renewed(tmp_path: Path) -> None:
-    bench, ledger, renewed = EncodeBench(tmp_path), TicketLedger(), threading.Event()
+def test_leases_of_held_tickets_are_renewed(tmp_path: Path, stores: Stores) -> None:
+    bench, ledger, renewed = EncodeBench(tmp_path, stores), TicketLedger(), threading.Event()
     ticket = bench.ticket(1)
     ledger.put(ticket)
 

@@ -9,14 +9,15 @@ from encode_bench import EncodeBench, encoded
 
 from epd.contracts.media import RawAudio, RawFrames, RawMedia
 from gpu_worker.entry import entry_of
+from tests.store_kit import Stores
 
 
 @pytest.mark.parametrize("kind", [RawFrames, RawAudio])
 @pytest.mark.parametrize("partial", [True, False])
 def test_a_file_that_broke_off_is_said_to_be_partial(
-    tmp_path: Path, kind: type[RawMedia], partial: bool
+    tmp_path: Path, stores: Stores, kind: type[RawMedia], partial: bool
 ) -> None:
-    bench = EncodeBench(tmp_path)
+    bench = EncodeBench(tmp_path, stores)
     message = bench.ticket(1).message
     blob = message.raw.blob
     raw: RawMedia = RawAudio(blob=blob, samples=8, sample_rate=4, partial=partial)

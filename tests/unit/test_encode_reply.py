@@ -1,4 +1,4 @@
-"""Admission and reply over the in-memory store: every way in which an encode message can end."""
+"""Admission and reply over a store: every way in which an encode message can end."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from epd.store.base import Completed
 from epd.store.embedding_file import open_embedding
 from gpu_worker.engine.slot import Dropped, DropReason, Failed
 from gpu_worker.verdict import Fate
+from tests.store_kit import Stores
 
 CANCELLED = PartRecord(state=State.CANCELLED)
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> EncodeBench:
-    return EncodeBench(tmp_path)
+def bench(tmp_path: Path, stores: Stores) -> EncodeBench:
+    return EncodeBench(tmp_path, stores)
 
 
 def test_rows_become_file_entry_and_finished_parts_of_all_who_wait(bench: EncodeBench) -> None:

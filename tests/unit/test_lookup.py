@@ -1,4 +1,4 @@
-"""Which embeddings an item needs and what the cache answers, over the memory store."""
+"""Which embeddings an item needs and what the cache answers, over a store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from epd.lookup import Found, cards_of, fresh_digest, look_up, needs_of, tracks_
 from epd.settings import Settings
 from epd.store.base import Completed, SourceMemo, Store
 from epd.store.entry_text import ref_of
-from epd.store.open import open_memory_store
+from tests.store_kit import Stores
 
 DIGEST = "d" * 64
 MODEL = ModelConfig(image="eye", video="eye", audio="ear")
@@ -42,8 +42,8 @@ def card(name: str, *modalities: Modality) -> EncoderCard:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    store = open_memory_store(Settings(blob_dir=tmp_path / "b", embedding_dir=tmp_path / "e"))
+def store(tmp_path: Path, stores: Stores) -> Store:
+    store = stores.open(Settings(blob_dir=tmp_path / "b", embedding_dir=tmp_path / "e"))
     store.cards.announce(card("eye", Modality.IMAGE, Modality.VIDEO))
     store.cards.announce(card("ear", Modality.AUDIO))
     return store

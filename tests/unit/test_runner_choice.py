@@ -20,6 +20,7 @@ from gpu_worker.engine.graphs.graph_runner import GraphRunner
 from gpu_worker.engine.runner import EagerRunner
 from gpu_worker.runners import choose_runner, graph_plan
 from gpu_worker.service import EncodeService, open_service
+from tests.store_kit import Stores
 from tests.unit.graph_kit import EvenBackend, Formless
 from tests.unit.test_encode_desk import Deliverer
 from tests.unit.tiny_checkpoints import tiny_encoder
@@ -32,9 +33,9 @@ def test_a_cpu_runs_eagerly_and_refuses_what_is_required() -> None:
         choose_runner(Settings(cuda_graphs="required"), "cpu")
 
 
-def test_what_is_required_is_looked_at_before_any_model_is_loaded(tmp_path: Path) -> None:
+def test_what_is_required_is_looked_at_before_any_model_is_loaded(tmp_path: Path, stores: Stores) -> None:
     """The checkpoint is not even there, and the device is what is named."""
-    bench = EncodeBench(tmp_path, cuda_graphs="required")
+    bench = EncodeBench(tmp_path, stores, cuda_graphs="required")
     entry = EncoderConfig(family="dinov2", path=tmp_path / "nowhere", device="cpu")
     config = Config(default_model="m", encoders={"eye": entry}, models={"m": ModelConfig(image="eye")})
     context = dataclasses.replace(bench.context, config=config)
@@ -62,16 +63,16 @@ def eye(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 
 
 class Rig:
-    def __init__(self, folder: Path, encoder: Encoder, **settings: Any) -> None:
-        self.bench = EncodeBench(folder, card=encoder.card, **settings)
+    def __init__(self, folder: Path, stores: Stores, encoder: Encoder, **settings: Any) -> None:
+        self.bench = EncodeBench(folder, stores, card=encoder.card, **settings)
         self.service = EncodeService(
             context=self.bench.context, encoders={"eye": encoder}, name="gpu@h", backend=EvenBackend()
         )
 
 
 @pytest.fixture
-def rig(eye: Encoder, tmp_path: Path) -> Iterator[Rig]:
-    rig = Rig(tmp_path, eye, max_batch_items=4, cuda_graphs="required")
+def rig(eye: Encoder, tmp_path: Path, stores: Stores) -> Iterator[Rig]:
+    rig = Rig(tmp_path, stores, eye, max_batch_items=4, cuda_graphs="required")
     yield rig
     rig.service.stop(20)
 
@@ -97,15 +98,17 @@ def test_a_service_replays_and_its_heartbeat_tells(rig: Rig) -> None:
     assert rig.service.info()["graphs/tiny-dinov2"] == 4
 
 
-def test_a_required_graph_that_is_missing_ends_the_start(eye: Encoder, tmp_path: Path) -> None:
-    rig = Rig(tmp_path, Formless(eye), cuda_graphs="required")
+def test_a_required_graph_that_is_missing_ends_the_start(
+    eye: Encoder, tmp_path: Path, stores: Stores
+) -> None:
+    rig = Rig(tmp_path, stores, Formless(eye), cuda_graphs="required")
     with pytest.raises(SettingsError, match="graphs of tiny-dinov2 that are required are missing"):
         rig.service.warm_up()
     rig.service.abandon()
 
 
-def test_graphs_that_are_off_are_not_told(eye: Encoder, tmp_path: Path) -> None:
-    rig = Rig(tmp_path, eye, cuda_graphs="off")
+def test_graphs_that_are_off_are_not_told(eye: Encoder, tmp_path: Path, stores: Stores) -> None:
+    rig = Rig(tmp_path, stores, eye, cuda_graphs="off")
     rig.service.warm_up()
     assert not [key for key in rig.service.heartbeat().counters if key.startswith("graph")]
     rig.service.stop(20)

@@ -19,6 +19,7 @@ from epd.contracts.job import SegmentUse
 from epd.store.segments import SegmentPlace
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.verdict import Fate
+from tests.store_kit import Databases, Stores
 from tests.unit.tiny_checkpoints import tiny_encoder
 
 
@@ -49,15 +50,15 @@ def eye(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture
-def hearing(tmp_path: Path, ear: Encoder) -> Iterator[Rig]:
-    rig = Rig(tmp_path, ear)
+def hearing(tmp_path: Path, stores: Stores, ear: Encoder) -> Iterator[Rig]:
+    rig = Rig(tmp_path, stores, ear)
     yield rig
     rig.close()
 
 
 @pytest.fixture
-def seeing(tmp_path: Path, eye: Encoder) -> Iterator[Rig]:
-    rig = Rig(tmp_path, eye)
+def seeing(tmp_path: Path, stores: Stores, eye: Encoder) -> Iterator[Rig]:
+    rig = Rig(tmp_path, stores, eye)
     yield rig
     rig.close()
 
@@ -142,7 +143,7 @@ def test_a_parent_that_was_evicted_is_a_miss(hearing: Rig) -> None:
 
 
 @pytest.mark.parametrize("harm", ["rows", "short", "gone", "other"])
-def test_a_parent_that_was_harmed_is_a_miss(hearing: Rig, harm: str) -> None:
+def test_a_parent_that_was_harmed_is_a_miss(hearing: Rig, databases: Databases, harm: str) -> None:
     first, _ = hearing.encode(sound(60))
     assert first.ref is not None
     path = hearing.store.embeddings.path(first.ref.key)
@@ -164,11 +165,12 @@ def test_a_parent_that_was_harmed_is_a_miss(hearing: Rig, harm: str) -> None:
         if harm == "rows"
         else SegmentUse(cached=0, encoded=3)
     )
-    fresh = Rig(hearing.settings.blob_dir.parent / "fresh", encoder_of(hearing))
-    try:
-        _, expected = fresh.encode(sound(65))
-    finally:
-        fresh.close()
+    with databases.empty() as stores:
+        fresh = Rig(hearing.settings.blob_dir.parent / "fresh", stores, encoder_of(hearing))
+        try:
+            _, expected = fresh.encode(sound(65))
+        finally:
+            fresh.close()
     assert np.allclose(np.frombuffer(rows, np.float32), np.frombuffer(expected, np.float32), atol=1e-4)
 
 
@@ -261,8 +263,8 @@ def test_files_of_known_rows_are_let_go(hearing: Rig) -> None:
     wait_for(lambda: open_files() == [])
 
 
-def test_pictures_have_no_segments(tmp_path: Path, eye: Encoder) -> None:
-    rig = Rig(tmp_path, eye)
+def test_pictures_have_no_segments(tmp_path: Path, stores: Stores, eye: Encoder) -> None:
+    rig = Rig(tmp_path, stores, eye)
     try:
         rig.encode(frames(0, 4))
         assert rig.store.segments.count() == rig.count("segments_encoded")

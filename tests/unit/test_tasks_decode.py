@@ -1,4 +1,4 @@
-"""Decode over the in-memory store: tracks, lost blobs, wrong types, expiry, redelivery."""
+"""Decode over a store: tracks, lost blobs, wrong types, expiry, redelivery."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from epd.contracts.media import BlobRef, Modality, RawAudio, RawFrames, RawImage
 from epd.contracts.messages import MAX_ATTEMPTS, DecodeMessage, FetchMessage
 from epd.store.base import BlobKind
 from tasks.flow.decode_item import decode_item
+from tests.store_kit import Stores
 
 IMAGE, VIDEO, AUDIO = Modality.IMAGE, Modality.VIDEO, Modality.AUDIO
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def bench(tmp_path: Path, stores: Stores) -> Bench:
+    return Bench(tmp_path, stores)
 
 
 @pytest.fixture(scope="module")
@@ -253,8 +254,8 @@ def test_soft_limit_comes_through(bench: Bench, monkeypatch: pytest.MonkeyPatch)
     assert bench.files("r") == []
 
 
-def test_full_blob_space_postpones_until_the_deadline(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, blob_bytes=1 << 20)
+def test_full_blob_space_postpones_until_the_deadline(tmp_path: Path, stores: Stores) -> None:
+    bench = Bench(tmp_path, stores, blob_bytes=1 << 20)
     message = bench.job((IMAGE, bench.upload(png())))
     decode = fetched(bench, message)
     (bench.settings.blob_dir / "r-other").write_bytes(bytes(1 << 20))
@@ -267,8 +268,8 @@ def test_full_blob_space_postpones_until_the_deadline(tmp_path: Path) -> None:
     assert code_of(bench, message, "0.image") == "blob_space_full"
 
 
-def test_long_work_keeps_its_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench(tmp_path, flight_lease=0.15)
+def test_long_work_keeps_its_flight(tmp_path: Path, stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tmp_path, stores, flight_lease=0.15)
     source = bench.upload(png())
     one, two = bench.job((IMAGE, source)), bench.job((IMAGE, source))
     decode = fetched(bench, one)

@@ -11,13 +11,14 @@ from epd.contracts.job import State
 from epd.contracts.media import Modality
 from epd.contracts.messages import DecodeMessage, FetchMessage
 from tasks.flow.decode_item import decode_item
+from tests.store_kit import Stores
 
 IMAGE, VIDEO, AUDIO = Modality.IMAGE, Modality.VIDEO, Modality.AUDIO
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def bench(tmp_path: Path, stores: Stores) -> Bench:
+    return Bench(tmp_path, stores)
 
 
 def fetched(bench: Bench, message: FetchMessage) -> DecodeMessage:

@@ -1,4 +1,4 @@
-"""Fetch over the in-memory store: cached, waiting, owned, postponed, failed, and chunks of all of them."""
+"""Fetch over a store: cached, waiting, owned, postponed, failed, and chunks of all of them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from epd.contracts.job import State
 from epd.contracts.media import Modality, Source
 from epd.identity import content_digest
 from epd.telemetry.counters import Count
+from tests.store_kit import Stores
 
 IMAGE = Modality.IMAGE
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def bench(tmp_path: Path, stores: Stores) -> Bench:
+    return Bench(tmp_path, stores)
 
 
 class Site(ThreadingHTTPServer):
@@ -141,8 +142,8 @@ def test_memo_without_embedding_downloads_the_body(bench: Bench, site: Site) -> 
     assert len(bench.outbox.decodes) == 2
 
 
-def test_fresh_memo_needs_no_request(tmp_path: Path, site: Site) -> None:
-    bench = Bench(tmp_path, url_ttl=100)
+def test_fresh_memo_needs_no_request(tmp_path: Path, stores: Stores, site: Site) -> None:
+    bench = Bench(tmp_path, stores, url_ttl=100)
     first = bench.job((IMAGE, at(site)))
     bench.fetch(first)
     bench.complete(bench.wanted(first, IMAGE, content_digest(png())), content_digest(png()))
@@ -239,8 +240,8 @@ def test_unknown_upload_fails(bench: Bench) -> None:
     assert error.code == "not_found"
 
 
-def test_encoder_that_is_not_there_yet_postpones_the_item(tmp_path: Path, site: Site) -> None:
-    bench = Bench(tmp_path)
+def test_encoder_that_is_not_there_yet_postpones_the_item(tmp_path: Path, stores: Stores, site: Site) -> None:
+    bench = Bench(tmp_path, stores)
     bench.store.cards.get = lambda names: [None] * len(names)  # type: ignore[method-assign]
     message = bench.job((IMAGE, at(site)))
     bench.fetch(message)
@@ -255,8 +256,8 @@ def test_encoder_that_is_not_there_yet_postpones_the_item(tmp_path: Path, site: 
     assert error.code == "encoder_not_ready"
 
 
-def test_full_blob_space_postpones_the_item(tmp_path: Path, site: Site) -> None:
-    bench = Bench(tmp_path, blob_bytes=1 << 20)
+def test_full_blob_space_postpones_the_item(tmp_path: Path, stores: Stores, site: Site) -> None:
+    bench = Bench(tmp_path, stores, blob_bytes=1 << 20)
     (tmp_path / "blobs").mkdir()
     (tmp_path / "blobs" / "s-other").write_bytes(bytes((1 << 20) + 1))
     bench.fetch(bench.job((IMAGE, at(site))))

@@ -10,13 +10,14 @@ from tasks_kit import EAR, Bench
 from epd.contracts.job import State
 from epd.contracts.media import Modality
 from epd.contracts.messages import FetchMessage
+from tests.store_kit import Stores
 
 VIDEO, AUDIO = Modality.VIDEO, Modality.AUDIO
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def bench(tmp_path: Path, stores: Stores) -> Bench:
+    return Bench(tmp_path, stores)
 
 
 def digest_of(message: FetchMessage) -> str:

@@ -12,11 +12,12 @@ from tasks_kit import Bench, png
 
 from epd.contracts.media import Modality
 from tasks.fetch import fetch
+from tests.store_kit import Stores
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    bench = Bench(tmp_path)
+def bench(tmp_path: Path, stores: Stores, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    bench = Bench(tmp_path, stores)
     monkeypatch.setattr("tasks.process.process_context", lambda: bench.context)
     monkeypatch.setattr("tasks.process.download_executor", lambda: ThreadPoolExecutor(1))
     return bench

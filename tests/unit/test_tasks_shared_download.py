@@ -17,6 +17,7 @@ from epd.identity import content_digest
 from tasks.flow.decode_item import decode_item
 from tasks.flow.download_flight import take_off
 from tasks.flow.source import SAME_FLIGHT
+from tests.store_kit import Stores
 
 IMAGE, VIDEO, AUDIO = Modality.IMAGE, Modality.VIDEO, Modality.AUDIO
 
@@ -28,8 +29,8 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def bench(tmp_path: Path, stores: Stores) -> Bench:
+    return Bench(tmp_path, stores)
 
 
 def test_who_comes_during_a_download_shares_it(bench: Bench, site: Site) -> None:
@@ -90,9 +91,9 @@ def test_another_model_with_the_same_encoder_shares_it_too(bench: Bench, site: S
 
 
 def test_a_flyer_that_finds_no_room_keeps_its_flight_and_passes_it_on_at_its_end(
-    tmp_path: Path, site: Site
+    tmp_path: Path, stores: Stores, site: Site
 ) -> None:
-    bench = Bench(tmp_path, blob_bytes=1 << 20)
+    bench = Bench(tmp_path, stores, blob_bytes=1 << 20)
     (tmp_path / "blobs").mkdir()
     (tmp_path / "blobs" / "s-other").write_bytes(bytes((1 << 20) + 1))
     flyer, waiter = bench.job((IMAGE, site.source)), bench.job((IMAGE, site.source))
@@ -108,9 +109,9 @@ def test_a_flyer_that_finds_no_room_keeps_its_flight_and_passes_it_on_at_its_end
     assert bench.outbox.fetches[-1].job_id == waiter.job_id
 
 
-def test_a_flyer_that_dies_is_followed_within_its_lease(tmp_path: Path, site: Site) -> None:
+def test_a_flyer_that_dies_is_followed_within_its_lease(tmp_path: Path, stores: Stores, site: Site) -> None:
     """It died with its message, as with a lost broker: the reaper starts one who waits."""
-    bench = Bench(tmp_path, flight_lease=0.3)
+    bench = Bench(tmp_path, stores, flight_lease=0.3)
     dead, waiters = bench.job((IMAGE, site.source)), [bench.job((IMAGE, site.source)) for _ in range(2)]
     assert take_off(bench.context, dead, dead.items[0])
     for waiter in waiters:
@@ -129,8 +130,8 @@ def test_a_flyer_that_dies_is_followed_within_its_lease(tmp_path: Path, site: Si
     assert {bench.part(waiter, "0.image").state for waiter in waiters} == {State.DONE}
 
 
-def test_an_expired_flyer_passes_its_flight_on(tmp_path: Path, site: Site) -> None:
-    bench = Bench(tmp_path, blob_bytes=1 << 20)
+def test_an_expired_flyer_passes_its_flight_on(tmp_path: Path, stores: Stores, site: Site) -> None:
+    bench = Bench(tmp_path, stores, blob_bytes=1 << 20)
     (tmp_path / "blobs").mkdir()
     (tmp_path / "blobs" / "s-other").write_bytes(bytes((1 << 20) + 1))
     flyer, waiter = bench.job((IMAGE, site.source)), bench.job((IMAGE, site.source))

@@ -12,6 +12,7 @@ from tasks_kit import Bench, make_videos
 from epd.contracts.job import State
 from epd.contracts.media import AudioTrackMode, Modality
 from tasks.flow.decode_item import decode_item
+from tests.store_kit import Stores
 
 VIDEO = Modality.VIDEO
 
@@ -23,8 +24,8 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def bench(tmp_path: Path, stores: Stores) -> Bench:
+    return Bench(tmp_path, stores)
 
 
 @pytest.fixture(scope="module")

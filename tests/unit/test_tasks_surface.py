@@ -29,14 +29,15 @@ from tasks.queues import leave_encode_out_of_the_default, refuse_encode_in_ordin
 from tasks.redo import redo_later
 from tasks.worker_backlog import lanes, oldest_of
 from tasks.worker_counters import count_crash, count_result
+from tests.store_kit import Stores
 from workers.reaper import Reaper
 
 IMAGE = Modality.IMAGE
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def bench(tmp_path: Path, stores: Stores) -> Bench:
+    return Bench(tmp_path, stores)
 
 
 def test_celery_finds_the_application_by_the_package() -> None:
@@ -192,15 +193,15 @@ class TestReaper:
         time.sleep(bench.settings.flight_lease * 1.5)
         return message
 
-    def test_orphan_is_published_once(self, tmp_path: Path) -> None:
-        bench = Bench(tmp_path, flight_lease=0.05)
+    def test_orphan_is_published_once(self, tmp_path: Path, stores: Stores) -> None:
+        bench = Bench(tmp_path, stores, flight_lease=0.05)
         message = self.orphan(bench)
         assert self.reaper(bench).reap(bench.now).flights == 1
         assert bench.outbox.fetches[0].job_id == message.job_id
         assert bench.outbox.fetches[0].attempt == message.attempt
 
-    def test_long_queue_keeps_orphans(self, tmp_path: Path) -> None:
-        bench = Bench(tmp_path, flight_lease=0.05)
+    def test_long_queue_keeps_orphans(self, tmp_path: Path, stores: Stores) -> None:
+        bench = Bench(tmp_path, stores, flight_lease=0.05)
         self.orphan(bench)
         assert self.reaper(bench, queued_since=bench.now - 1).reap(bench.now).flights == 0
         assert self.reaper(bench, queued_since=bench.now).reap(bench.now).flights == 1

@@ -9,9 +9,16 @@ from collections.abc import Callable
 import pytest
 
 from epd.contracts.errors import StoreUnavailable
-from epd.store.base import Heartbeat
-from epd.store.memory.records import MemoryHeartbeats
+from epd.settings import Settings
+from epd.store.redis.records import RedisHeartbeats as Heartbeats
+from epd.store.values import Heartbeat
 from epd.telemetry.heartbeat import HeartbeatThread
+from tests.store_kit import Stores
+
+
+@pytest.fixture
+def heartbeats(stores: Stores) -> Heartbeats:
+    return stores.open(Settings(heartbeat_ttl=60)).heartbeats
 
 
 def _wait_until(condition: Callable[[], bool], seconds: float = 5) -> None:
@@ -25,22 +32,7 @@ def _beat() -> Heartbeat:
     return Heartbeat(name="w", kind="fetch", host="h", pid=1, at=time.time())
 
 
-class _DownAtFirst(MemoryHeartbeats):
-    """A store that is down for the first beats."""
-
-    def __init__(self, failures: int) -> None:
-        super().__init__(ttl=5)
-        self.failures = failures
-
-    def beat(self, heartbeat: Heartbeat) -> None:
-        self.failures -= 1
-        if self.failures >= 0:
-            raise StoreUnavailable("down")
-        super().beat(heartbeat)
-
-
-def test_a_worker_is_seen_until_it_stops() -> None:
-    heartbeats = MemoryHeartbeats(ttl=5)
+def test_a_worker_is_seen_until_it_stops(heartbeats: Heartbeats) -> None:
     thread = HeartbeatThread(heartbeats, _beat, 0.01).start()
     _wait_until(lambda: len(heartbeats.alive()) == 1)
     first = heartbeats.alive()[0].at
@@ -50,8 +42,17 @@ def test_a_worker_is_seen_until_it_stops() -> None:
     thread.stop()
 
 
-def test_it_goes_on_when_the_store_is_down_and_logs_that_once(caplog: pytest.LogCaptureFixture) -> None:
-    heartbeats = _DownAtFirst(failures=5)
+def test_it_goes_on_when_the_store_is_down_and_logs_that_once(
+    heartbeats: Heartbeats, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reachable, failures = heartbeats.beat, iter(range(5))
+
+    def beat(heartbeat: Heartbeat) -> None:
+        for _ in failures:
+            raise StoreUnavailable("down")
+        reachable(heartbeat)
+
+    monkeypatch.setattr(heartbeats, "beat", beat)
     with caplog.at_level("INFO"):
         thread = HeartbeatThread(heartbeats, _beat, 0.01).start()
         _wait_until(lambda: heartbeats.alive() != [])
@@ -60,8 +61,8 @@ def test_it_goes_on_when_the_store_is_down_and_logs_that_once(caplog: pytest.Log
     assert caplog.text.count("reach the store again") == 1
 
 
-def test_a_fault_of_the_worker_does_not_end_it() -> None:
-    heartbeats, calls = MemoryHeartbeats(ttl=5), iter([ZeroDivisionError(), KeyError("x")])
+def test_a_fault_of_the_worker_does_not_end_it(heartbeats: Heartbeats) -> None:
+    calls = iter([ZeroDivisionError(), KeyError("x")])
 
     def make() -> Heartbeat:
         for fault in calls:
@@ -73,12 +74,11 @@ def test_a_fault_of_the_worker_does_not_end_it() -> None:
     thread.stop()
 
 
-def test_stopping_what_never_started_is_nothing() -> None:
-    HeartbeatThread(MemoryHeartbeats(ttl=5), _beat, 0.01).stop()
+def test_stopping_what_never_started_is_nothing(heartbeats: Heartbeats) -> None:
+    HeartbeatThread(heartbeats, _beat, 0.01).stop()
 
 
-def test_stopping_does_not_wait_for_the_period() -> None:
-    heartbeats = MemoryHeartbeats(ttl=500)
+def test_stopping_does_not_wait_for_the_period(heartbeats: Heartbeats) -> None:
     thread = HeartbeatThread(heartbeats, _beat, 3600).start()
     _wait_until(lambda: heartbeats.alive() != [])
     started = time.monotonic()

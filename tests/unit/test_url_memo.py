@@ -17,6 +17,7 @@ from epd.contracts.job import PartRecord, State
 from epd.contracts.media import Modality, Source
 from epd.contracts.messages import FetchMessage
 from epd.identity import content_digest
+from tests.store_kit import Stores
 from workers.caching import Reuse, reuse_of
 
 RED, BLUE = png((255, 0, 0)), png((0, 0, 255))
@@ -114,8 +115,8 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def bench(tmp_path: Path, stores: Stores) -> Bench:
+    return Bench(tmp_path, stores)
 
 
 def ask(bench: Bench, site: Site) -> tuple[FetchMessage, str]:
@@ -204,8 +205,8 @@ def test_a_tag_is_not_sent_to_where_a_redirect_points_now(bench: Bench, site: Si
     assert site.statuses[4:] == [302, 200]
 
 
-def test_the_freshness_window_is_an_upper_bound(tmp_path: Path, site: Site) -> None:
-    bench = Bench(tmp_path, url_ttl=100)
+def test_the_freshness_window_is_an_upper_bound(tmp_path: Path, stores: Stores, site: Site) -> None:
+    bench = Bench(tmp_path, stores, url_ttl=100)
     site.headers = STRONG
     ask(bench, site)
     ask(bench, site)
@@ -218,16 +219,16 @@ def test_the_freshness_window_is_an_upper_bound(tmp_path: Path, site: Site) -> N
 @pytest.mark.parametrize(
     "control", ["no-cache", "max-age=1", "max-age=0, must-revalidate"], ids=["no-cache", "short", "zero"]
 )
-def test_a_server_may_shorten_the_window(tmp_path: Path, site: Site, control: str) -> None:
-    bench = Bench(tmp_path, url_ttl=100)
+def test_a_server_may_shorten_the_window(tmp_path: Path, stores: Stores, site: Site, control: str) -> None:
+    bench = Bench(tmp_path, stores, url_ttl=100)
     site.headers = STRONG | {"Cache-Control": control}
     for _ in range(3):
         ask(bench, site)
     assert site.statuses == [200, 304, 304]
 
 
-def test_what_must_not_be_stored_is_asked_for_each_time(tmp_path: Path, site: Site) -> None:
-    bench = Bench(tmp_path, url_ttl=100)
+def test_what_must_not_be_stored_is_asked_for_each_time(tmp_path: Path, stores: Stores, site: Site) -> None:
+    bench = Bench(tmp_path, stores, url_ttl=100)
     site.headers = STRONG | {"Cache-Control": "no-store"}
     for _ in range(2):
         ask(bench, site)

@@ -9,18 +9,18 @@ import pytest
 
 from epd.contracts.errors import StoreUnavailable
 from epd.settings import Settings
-from epd.store.open import open_memory_store
 from epd.store.values import Moved
 from tasks import worker_mover
 from tasks.worker_mover import MoverThread
 from tests.contract.store_values import wait_until
 from tests.contract.tier_kit import Tiers, two_tiers
+from tests.store_kit import Stores
 
 
 @pytest.fixture
-def tiers(tmp_path: Path) -> Tiers:
+def tiers(tmp_path: Path, stores: Stores) -> Tiers:
     settings = Settings(blob_dir=tmp_path / "blobs")
-    return two_tiers(lambda **changes: open_memory_store(settings.model_copy(update=changes)), tmp_path)
+    return two_tiers(lambda **changes: stores.open(settings.model_copy(update=changes)), tmp_path)
 
 
 def test_files_move_while_it_runs(tiers: Tiers) -> None:

@@ -1,4 +1,4 @@
-"""The application over the memory store, with a worker double behind it."""
+"""The application with a store of its own and a worker double behind it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from api.services import Services
 from epd.config import Config
 from epd.settings import Settings
 from epd.store.base import Store
-from epd.store.open import open_memory_store
+from tests.store_kit import Databases, Stores
 
 
 @dataclass
@@ -41,9 +41,9 @@ MakeRest = Callable[..., Rest]
 
 
 @contextmanager
-def running(folder: Path, **overrides: object) -> Iterator[Rest]:
+def running(folder: Path, stores: Stores, **overrides: object) -> Iterator[Rest]:
     settings = Settings(blob_dir=folder / "blobs", embedding_dir=folder / "embeddings", **overrides)
-    store, config, queues = open_memory_store(settings), Config.model_validate(CONFIG), {}
+    store, config, queues = stores.open(settings), Config.model_validate(CONFIG), {}
     announce(store)
     worker = WorkerDouble(store, config)
     depth = QueueDepth(lambda: dict(queues))
@@ -54,10 +54,10 @@ def running(folder: Path, **overrides: object) -> Iterator[Rest]:
 
 
 @pytest.fixture
-def make_rest(tmp_path: Path) -> Iterator[MakeRest]:
+def make_rest(tmp_path: Path, stores: Stores) -> Iterator[MakeRest]:
     """Applications with settings of one's own."""
     with ExitStack() as stack:
-        yield lambda **overrides: stack.enter_context(running(tmp_path, **overrides))
+        yield lambda **overrides: stack.enter_context(running(tmp_path, stores, **overrides))
 
 
 @pytest.fixture
@@ -66,7 +66,8 @@ def rest(make_rest: MakeRest) -> Rest:
 
 
 @pytest.fixture(scope="module")
-def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rest]:
+def quiet(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[Rest]:
     """One application for tests that must leave nothing behind."""
-    with running(tmp_path_factory.mktemp("quiet")) as rest:
+    folder = tmp_path_factory.mktemp("quiet")
+    with databases.empty() as stores, running(folder, stores) as rest:
         yield rest

@@ -15,6 +15,7 @@ from epd.contracts.errors import NotFound
 from epd.contracts.job import PartId
 from epd.contracts.media import Modality
 from epd.contracts.messages import Wanted
+from epd.contracts.metadata import Entry
 from epd.store.base import Completed
 
 if TYPE_CHECKING:
@@ -145,10 +146,23 @@ def test_an_encoder_or_one_revision_is_taken_out(
 
 
 def test_each_call_does_a_bounded_part(kept: Rest) -> None:
-    first = kept.client.delete("/v1/embeddings?all=true&limit=2").json()
-    assert first["removed"] == 2
-    rest = kept.client.delete(f"/v1/embeddings?all=true&limit=2&cursor={first['cursor']}").json()
-    assert (rest["removed"], rest.get("cursor")) == (1, None)
+    """There are more entries than the server returns at once (``hash-max-listpack-entries``)."""
+    (entry,) = kept.store.embeddings.lookup(KEYS[:1])
+    assert entry is not None
+    made = []
+    for number in range(600):
+        key = f"{number:064x}"
+        ref = entry.ref.model_copy(update={"key": key})
+        metadata = entry.metadata.model_copy(update={"embedding_key": key})
+        made.append(Completed(Entry(ref=ref, metadata=metadata), "0" * 32, PartId(0, Modality.IMAGE), {}))
+    kept.store.flights.complete(made)
+    cursor, removed = "", []
+    while cursor is not None:
+        answer = kept.client.delete(f"/v1/embeddings?all=true&limit=100{cursor}").json()
+        removed.append(answer["removed"])
+        cursor = f"&cursor={answer['cursor']}" if answer.get("cursor") else None
+    assert max(removed) < 300
+    assert sum(removed) == 603
 
 
 @pytest.mark.parametrize(
