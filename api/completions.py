@@ -16,7 +16,7 @@ from threading import Event, Thread
 
 from epd.contracts.errors import EpdError, Overloaded
 from epd.contracts.job import Notice
-from epd.store.base import Notices
+from epd.store.redis.notices import Notices
 
 logger = logging.getLogger(__name__)
 

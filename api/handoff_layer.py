@@ -16,7 +16,7 @@ from api.errors import problem_response
 from api.services import Services
 from epd.contracts.errors import EpdError
 from epd.contracts.handoff import REQUEST_ID
-from epd.store.handoffs import HandoffLooks
+from epd.store.redis.handoffs import HandoffLooks
 
 _PREFIX = "/v1/handoff/"
 _ROUTE = SimpleNamespace(path=f"{_PREFIX}{{request_id}}")  # what requests are counted under

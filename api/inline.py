@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from epd.contracts.errors import BlobSpaceFull
 from epd.contracts.job import JobRecord
 from epd.contracts.media import Item
-from epd.store.base import InlineHolder, Store
+from epd.store.base import Store
 from epd.store.inline_release import release_inline
+from epd.store.values import InlineHolder
 
 
 @contextmanager

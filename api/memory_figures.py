@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epd.store.base import Heartbeat
+from epd.store.values import Heartbeat
 from epd.telemetry.counters import Count, counter_key, split_counter_key
 
 

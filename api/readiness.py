@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from epd.config import Config
 from epd.contracts.media import Modality
-from epd.store.base import Heartbeat
+from epd.store.values import Heartbeat
 
 KINDS = ("fetch", "decode", "encode")
 

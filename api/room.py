@@ -15,7 +15,7 @@ from api.services import Services
 from epd.contracts.errors import EpdError, Overloaded
 from epd.contracts.job import JobRecord
 from epd.contracts.media import NOMINAL_BYTES, Item
-from epd.store.base import BlobKind, Load
+from epd.store.values import BlobKind, Load
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from api.streamed import Piece, pieces_of
 from epd.contracts.errors import InvalidRequest, MediaTooLarge, NotFound, RowsNotThere, StoreUnavailable
 from epd.contracts.handoff import Slice
 from epd.contracts.metadata import EmbeddingRef, Entry
-from epd.store.cache import Embeddings
+from epd.store.embeddings import Embeddings
 
 #: Slices of one request, and bytes of all its rows.
 MAX_SLICES = 256

@@ -12,7 +12,8 @@ from api.services import Services
 from epd.contracts.errors import EmptyMedia, MediaTooLarge
 from epd.contracts.media import BlobRef
 from epd.settings import Settings
-from epd.store.base import BlobKind, Blobs
+from epd.store.blob_folder import Blobs
+from epd.store.values import BlobKind
 
 #: Bytes that are gathered before a thread writes them.
 _PIECE = 1 << 20

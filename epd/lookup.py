@@ -1,7 +1,7 @@
 """Which embeddings an item needs once its digest is known, and which of them are there already.
 
 The API asks before it publishes anything; the fetch worker asks again once it knows a digest. Both must
-come to the same answer, so the rule lives here, over the store's protocols alone.
+come to the same answer, so the rule lives here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from epd.contracts.media import AudioTrackMode, Item, Modality
 from epd.contracts.messages import Wanted
 from epd.contracts.metadata import Entry
 from epd.identity import embedding_key, encoder_identity, source_key
-from epd.store.base import Cards, Embeddings, SourceMemo, Sources
+from epd.store.embeddings import Embeddings
+from epd.store.redis.records import Cards, Sources
+from epd.store.values import SourceMemo
 
 _TRACKS = tuple(Modality)  # going through an enum's members costs more than what is asked of them
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from epd.contracts.card import EncoderCard
 from epd.contracts.errors import StoreUnavailable
-from epd.store.base import Cards
+from epd.store.redis.records import Cards
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable
 
 from epd.contracts.errors import StoreUnavailable
-from epd.store.base import Flights
+from epd.store.redis.flights import Flights
 from gpu_worker.ticket import Ticket
 
 _log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from epd.contracts.errors import BlobMissing, Cancelled, EncoderNotReady, EpdErr
 from epd.contracts.job import ErrorInfo, PartRecord, State
 from epd.contracts.messages import EncodeMessage
 from epd.contracts.timings import ENCODE_QUEUE, WRITE
-from epd.store.base import Completed
 from epd.store.embedding_file import header_of
+from epd.store.values import Completed
 from gpu_worker.engine.slot import Dropped, DropReason, Encoded, Failed, Outcome
 from gpu_worker.entry import entry_of
 from gpu_worker.patience import Patience

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from epd.store.base import Heartbeat
+from epd.store.values import Heartbeat
 from epd.telemetry.heartbeat import HeartbeatThread
 from gpu_worker.admission import Admission
 from gpu_worker.announcer import Announcer

@@ -17,7 +17,7 @@ from typing import Any
 from celery.signals import worker_init, worker_ready, worker_shutdown
 
 from epd.contracts.errors import SettingsError
-from epd.store.base import Heartbeat
+from epd.store.values import Heartbeat
 from epd.telemetry.heartbeat import HeartbeatThread
 from tasks.cold_stop import stop_cold_between_turns
 from tasks.flow.context import Context

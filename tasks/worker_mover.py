@@ -10,7 +10,7 @@ import logging
 import threading
 
 from epd.contracts.errors import StoreUnavailable
-from epd.store.base import Embeddings
+from epd.store.embeddings import Embeddings
 
 logger = logging.getLogger(__name__)
 

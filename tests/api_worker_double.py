@@ -21,8 +21,9 @@ from epd.contracts.messages import FetchMessage, Wanted
 from epd.contracts.metadata import AudioTrackInfo, EmbeddingRef, Entry, Metadata
 from epd.identity import content_digest
 from epd.lookup import cards_of, look_up
-from epd.store.base import Claim, Completed, Heartbeat, Store, Waiter
+from epd.store.base import Store
 from epd.store.embedding_file import header_of
+from epd.store.values import Claim, Completed, Heartbeat, Waiter
 
 HIDDEN = 8
 TOKENS = {Modality.IMAGE: 5, Modality.VIDEO: 12, Modality.AUDIO: 7}

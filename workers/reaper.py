@@ -1,6 +1,6 @@
 """Giving back what dead processes left: flights whose lease is over, and files that nobody owns.
 
-Pure over the store's protocols: who publishes and who knows the queues is handed in.
+Store, publisher and what is known of the queues are handed in, so this module needs no server and no broker.
 """
 
 from __future__ import annotations
@@ -8,12 +8,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from epd.contracts.messages import FetchMessage
-from epd.store.base import Store
 from epd.store.inline_release import release_inline
+
+if TYPE_CHECKING:
+    from epd.store.base import Store
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from api.docs import problems
 from api.memory_figures import graph_bytes, worker_figure
 from api.services import Served, Services
 from epd.contracts.answers import QueueAnswer, StatusAnswer, WorkerAnswer
-from epd.store.base import Heartbeat
+from epd.store.values import Heartbeat
 from epd.telemetry.counters import Count
 
 router = APIRouter(tags=["status"])

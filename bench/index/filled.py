@@ -9,7 +9,7 @@ from itertools import islice
 from bench.index.entries import Row
 from epd.store import keys as names
 from epd.store.redis.connection import Argument, Command, Connection
-from epd.store.redis.index import RedisIndex
+from epd.store.redis.index import EmbeddingIndex
 from epd.store.redis.portions import SIZE, portions
 from epd.store.redis.scripts import Script
 from epd.store.tier_limits import TierLimits
@@ -53,14 +53,14 @@ class FilledIndex:
     def evict(self, nbytes: int) -> tuple[list[str], float]:
         """Take at least so many bytes out of L1; the keys, and the seconds that the call took."""
         limit = max(0, int(self.connection.call("GET", names.LRU_BYTES) or 0) - nbytes)
-        command = RedisIndex(self.connection, TierLimits(limit)).eviction([], pinned_too=False)
+        command = EmbeddingIndex(self.connection, TierLimits(limit)).eviction([], pinned_too=False)
         started = time.perf_counter()
         (evicted,) = self.connection.pipe([command])
         return evicted, time.perf_counter() - started
 
     def look_up(self, keys: list[str]) -> float:
         """Seconds that reading keys took."""
-        index = RedisIndex(self.connection, TierLimits(_ANY_TOTAL))
+        index = EmbeddingIndex(self.connection, TierLimits(_ANY_TOTAL))
         started = time.perf_counter()
         index.read(keys)
         return time.perf_counter() - started

@@ -44,8 +44,12 @@ class UploadRecords(Protocol):
         ...
 
 
-class FileBlobs:
-    """``Blobs`` over one folder, which is made on first use."""
+class Blobs:
+    """Files of media bytes and decoded raw media, in a folder that is made on first use.
+
+    Uploads live ``media_ttl`` seconds, inline bytes while a job holds them, the others until they are freed
+    or swept.
+    """
 
     def __init__(self, root: Path, uploads: UploadRecords, *, limit: int, media_ttl: float) -> None:
         """``limit`` is bytes over all blobs, ``media_ttl`` the seconds that an unused upload lives."""
@@ -60,6 +64,8 @@ class FileBlobs:
     @contextmanager
     def create(self, kind: BlobKind, reserve: int = 0) -> Iterator[tuple[str, BinaryIO]]:
         """A new file to write, named ``(name, file)``; removed when the block raises.
+
+        ``reserve`` bytes are held against all processes until the block ends.
 
         Raises:
             BlobSpaceFull: ``reserve`` bytes more are over the share of the kind, or the device is full.
@@ -170,6 +176,8 @@ class FileBlobs:
     def keep_inline(self, media_id: str, job_id: str, data: bytes, until: float) -> None:
         """Have a job hold bytes that came with it; an upload of them needs no holder.
 
+        ``until`` is the job's deadline in Unix seconds.
+
         Raises:
             BlobSpaceFull: they do not fit, or the folder's lock could not be had in time.
         """
@@ -180,7 +188,11 @@ class FileBlobs:
         self._inline.put(name, media_id, job_id, until)
 
     def join_inline(self, media_id: str, job_id: str, until: float) -> bool:
-        """Have a job hold inline bytes that are there for another; raises as ``keep_inline``."""
+        """Have a job hold inline bytes that are there for another; False where there are none.
+
+        Raises:
+            BlobSpaceFull: the folder's lock could not be had in time.
+        """
         return self._inline.join(media_id, job_id, until)
 
     def inline_holders(self, most: int) -> list[InlineHolder]:
@@ -192,9 +204,9 @@ class FileBlobs:
         return self._inline.drop(holders)
 
     def sweep(self, older_than: float) -> int:
-        """Remove files not touched for that many seconds; uploads at their own age, if that is higher.
+        """Remove files not touched for that many seconds, uploads at their own age if that is higher.
 
-        What a dead writer left half written goes at any age, what is being written at none.
+        What a dead writer left half written goes at any age, what is being written at none. Returns how many.
         """
         count = self._ledger.count()
         now, busy = time.time(), self._ledger.being_written()

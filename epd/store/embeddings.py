@@ -1,4 +1,4 @@
-"""The embedding cache: an index in Redis (or in this process) over files in one or two folders."""
+"""The embedding cache: an index on the server over files in one or two folders."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from epd.contracts.cache import Tier
 from epd.contracts.metadata import EmbeddingRef, Entry
 from epd.store.embedding_file import EmbeddingFile
 from epd.store.entry_check import Checked, check_entries
-from epd.store.index import EmbeddingIndex
 from epd.store.mover import Mover
+from epd.store.redis.index import EmbeddingIndex
 from epd.store.tier_files import TierFiles
 from epd.store.values import CacheEvent, CachePage, Moved, StoreStats
 
@@ -20,8 +20,13 @@ from epd.store.values import CacheEvent, CachePage, Moved, StoreStats
 _SWEPT_AT_ONCE = 512
 
 
-class FileEmbeddings:
-    """``Embeddings``. The folders have to be the same for all who share the index."""
+class Embeddings:
+    """Embedding files and their index. An entry holds the metadata, so both live and die together.
+
+    Files lie in one or two tiers: L1 in memory, L2 on a disk or a shared file system. A hit is served from
+    where its file lies; one that lies in L2 alone is checked whole before it counts. The folders have to be
+    the same for all who share the index.
+    """
 
     def __init__(self, index: EmbeddingIndex, files: TierFiles) -> None:
         """Nothing is read or made yet."""
@@ -32,7 +37,11 @@ class FileEmbeddings:
     def lookup(
         self, keys: Sequence[str], *, counted: bool = False, lease: float = 0.0, holder: str = ""
     ) -> list[Entry | None]:
-        """Entries in the order of the keys; what cannot be used is removed and counts as a miss."""
+        """Entries in the order of the keys; None is a miss. Refreshes last use. One round trip.
+
+        What cannot be used is removed and counts as a miss. With ``counted``, hits appear in the totals.
+        With a ``lease`` (seconds), what is there is pinned as ``pin`` does for a ``holder``.
+        """
         if not keys:
             return []
         known = self._index.read(keys, counted=counted, lease=lease, holder=holder)
@@ -41,26 +50,29 @@ class FileEmbeddings:
         return checked.entries
 
     def path(self, key: str) -> Path:
-        """Where the file of an embedding lies; in L1 where it lies nowhere."""
+        """Where the file of an embedding lies; its place in L1 where it lies nowhere."""
         return self._files.path(key)
 
     def open(self, key: str) -> tuple[EmbeddingFile, BinaryIO]:
-        """The file of an embedding, held open for reading, and what its header says."""
+        """An embedding's file, held open, and what its header says; raises ``NotFound`` when it is gone."""
         return self._files.open(key)
 
     def publish_file(self, ref: EmbeddingRef, data: memoryview, header: dict[str, str]) -> None:
-        """Write the file into L1 once; a good file that is there already is kept."""
+        """Write the file into L1 once (temporary file, fsync, link); a good one that is there is kept."""
         self._files.l1.publish(ref, data, header)
 
     def remove(self, keys: Sequence[str]) -> int:
-        """Drop entries with their files, index first and files second."""
+        """Drop entries with their files, index first and files second; returns how many there were."""
         count, _ = self._index.remove(keys)
         for key in keys:
             self._files.remove(key)
         return count
 
     def forget(self, keys: Sequence[str]) -> int:
-        """Drop entries; the files of pinned ones stay until the sweep after their lease."""
+        """Drop entries that an operator takes out, and return how many there were.
+
+        The file of a pinned one stays readable for its lease, and is swept after it.
+        """
         count, pinned = self._index.remove(keys)
         for key in set(keys).difference(pinned):
             self._files.remove(key)
@@ -69,28 +81,35 @@ class FileEmbeddings:
         return count
 
     def pin(self, keys: Sequence[str], seconds: float, holder: str = "") -> list[bool]:
-        """Keep embeddings from being evicted or swept for that long; False where there is none."""
+        """Keep embeddings from being evicted or swept for so many seconds; False where there is none.
+
+        A longer pin is not shortened. What is damaged is removed all the same. Where all others are pinned
+        too, the one used least recently is evicted for a new one. One round trip.
+        """
         return self._index.pin(keys, seconds, holder) if keys else []
 
     def unpin(self, keys: Sequence[str], holder: str) -> None:
-        """End the pins of a holder, where nobody else held them meanwhile."""
+        """End the pins of a holder now; one that somebody else held in the meantime ends by itself."""
         if keys:
             self._index.unpin(keys, holder)
 
     def scan(self, cursor: str | None = None, *, limit: int = 100) -> CachePage:
-        """About so many entries, and where the next ones begin."""
+        """About ``limit`` entries from a cursor on. One that stays all the time is returned at least once."""
         return self._index.scan(cursor, limit)
 
     def stats(self) -> StoreStats:
-        """Sizes and totals."""
+        """Sizes of the tiers, and what happened in them."""
         return self._index.stats()
 
     def move(self, seconds: float) -> Moved:
-        """Move files between the tiers for at most about so long; nothing with one tier."""
+        """Move files between the tiers for about so many seconds; one thread of the fleet at a time.
+
+        Does nothing with one tier.
+        """
         return Moved() if self._mover is None else self._mover.move(seconds)
 
     def sweep(self, older_than: float) -> int:
-        """Remove old files that the index does not name."""
+        """Remove files that no entry names and nobody touched for that many seconds; returns how many."""
         return sum(self._sweep(tier, older_than) for tier in Tier)
 
     def _sweep(self, tier: Tier, older_than: float) -> int:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from epd.contracts.errors import NotFound
 from epd.contracts.metadata import Entry
 from epd.store.entry_text import read_entry
-from epd.store.index import Indexed
 from epd.store.tier_files import TierFiles
+from epd.store.values import Indexed
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The protocol of handoffs, and the texts in which they are kept.
+"""The texts in which handoffs are kept.
 
 A handoff is kept as what Prefill put (keys and places) and the index entry of each item, as the index had it
 then. So it outlives the embeddings' eviction, and Decode needs the index for nothing.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 from pydantic import ValidationError
@@ -30,39 +30,6 @@ class StoredHandoff:
 
     handoff: Handoff
     created: bool
-
-
-class Handoffs(Protocol):
-    """Handoffs by request id; each lives ``handoff_ttl`` seconds.
-
-    A call is one round trip, a new put two: what is refused was never there for anybody.
-    """
-
-    def put(self, request_id: str, request: HandoffRequest) -> StoredHandoff:
-        """Keep a handoff with the metadata of its keys, and tell who waits. The same again renews its life.
-
-        Raises:
-            NotFound: neither index nor request has the metadata of a key; each is named.
-            HandoffConflict: another one of that id is there.
-            InvalidRequest: an item's placeholders are not as many as its rows; nothing is kept.
-        """
-        ...
-
-    def get(self, request_id: str, watcher: str | None = None) -> Handoff | None:
-        """A handoff, or None. Where it is not there yet its coming is published to the watcher's channel."""
-        ...
-
-    def remove(self, request_id: str) -> bool:
-        """Forget a handoff; False when there was none."""
-        ...
-
-
-class HandoffLooks(Protocol):
-    """``Handoffs.get`` for an event loop: no call blocks it."""
-
-    async def get(self, request_id: str, watcher: str | None = None) -> Handoff | None:
-        """As ``Handoffs.get``."""
-        ...
 
 
 def body_text(request: HandoffRequest) -> str:

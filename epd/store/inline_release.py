@@ -6,7 +6,12 @@ late it is done.
 
 from __future__ import annotations
 
-from epd.store.base import InlineHolder, Store
+from typing import TYPE_CHECKING
+
+from epd.store.values import InlineHolder
+
+if TYPE_CHECKING:
+    from epd.store.base import Store
 
 #: Digests that are looked at in one round.
 _MOST_DIGESTS = 4096

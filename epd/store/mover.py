@@ -19,7 +19,7 @@ from epd.contracts.cache import Tier
 from epd.contracts.errors import BlobSpaceFull, NotFound
 from epd.store.embedding_file import open_regular, read_header
 from epd.store.embedding_folder import EmbeddingFolder
-from epd.store.index import EmbeddingIndex
+from epd.store.redis.index import EmbeddingIndex
 from epd.store.values import CacheEvent, Moved
 
 logger = logging.getLogger(__name__)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from epd.folders import require_folder
 from epd.settings import Settings
 from epd.store.base import Store
-from epd.store.blob_folder import FileBlobs, UploadRecords
+from epd.store.blob_folder import Blobs, UploadRecords
 from epd.store.embedding_folder import EmbeddingFolder
-from epd.store.embeddings import FileEmbeddings
-from epd.store.redis.admissions import RedisAdmissions
+from epd.store.embeddings import Embeddings
+from epd.store.redis.admissions import Admissions
 from epd.store.redis.connection import Connection
-from epd.store.redis.flights import RedisFlights
-from epd.store.redis.handoffs import RedisHandoffLooks, RedisHandoffs
+from epd.store.redis.flights import Flights
+from epd.store.redis.handoffs import HandoffLooks, Handoffs
 from epd.store.redis.hits import RedisHits
-from epd.store.redis.index import RedisIndex
-from epd.store.redis.jobs import RedisJobs
+from epd.store.redis.index import EmbeddingIndex
+from epd.store.redis.jobs import Jobs
 from epd.store.redis.loop_connection import LoopConnection
-from epd.store.redis.notices import RedisNotices
-from epd.store.redis.records import RedisCards, RedisHeartbeats, RedisSources, RedisUploads
-from epd.store.redis.segments import RedisSegments
+from epd.store.redis.notices import Notices
+from epd.store.redis.records import Cards, Heartbeats, Sources, Uploads
+from epd.store.redis.segments import Segments
 from epd.store.tier_files import TierFiles
 from epd.store.tier_limits import TierLimits
 from epd.store.values import AdmissionBound
@@ -32,8 +32,8 @@ def open_store(settings: Settings) -> Store:
         StoreUnavailable: later, from any call, when the server does not answer within ``store_timeout``.
     """
     connection = Connection(settings.store_url, timeout=settings.store_timeout)
-    files, index = _files(settings), RedisIndex(connection, _limits(settings))
-    flights = RedisFlights(
+    files, index = _files(settings), EmbeddingIndex(connection, _limits(settings))
+    flights = Flights(
         connection,
         index,
         files.l1,
@@ -43,20 +43,20 @@ def open_store(settings: Settings) -> Store:
     )
     loop = _loop_connection(settings)
     return Store(
-        embeddings=FileEmbeddings(index, files),
+        embeddings=Embeddings(index, files),
         flights=flights,
-        jobs=RedisJobs(connection, job_ttl=settings.job_ttl),
-        admissions=RedisAdmissions(connection, _bound(settings)),
-        handoffs=RedisHandoffs(connection, ttl=settings.handoff_ttl),
-        blobs=_blobs(settings, RedisUploads(connection, ttl=settings.media_ttl)),
-        cards=RedisCards(connection),
-        sources=RedisSources(connection, ttl=settings.embedding_ttl, sound_ttl=settings.job_deadline),
-        segments=RedisSegments(connection, most=settings.segments, ttl=settings.embedding_ttl),
-        heartbeats=RedisHeartbeats(connection, ttl=settings.heartbeat_ttl),
-        notices=RedisNotices(connection),
+        jobs=Jobs(connection, job_ttl=settings.job_ttl),
+        admissions=Admissions(connection, _bound(settings)),
+        handoffs=Handoffs(connection, ttl=settings.handoff_ttl),
+        blobs=_blobs(settings, Uploads(connection, ttl=settings.media_ttl)),
+        cards=Cards(connection),
+        sources=Sources(connection, ttl=settings.embedding_ttl, sound_ttl=settings.job_deadline),
+        segments=Segments(connection, most=settings.segments, ttl=settings.embedding_ttl),
+        heartbeats=Heartbeats(connection, ttl=settings.heartbeat_ttl),
+        notices=Notices(connection),
         disconnect=connection.close,
         hits=None if loop is None else RedisHits(loop, files, job_ttl=settings.job_ttl),
-        handoff_looks=None if loop is None else RedisHandoffLooks(loop),
+        handoff_looks=None if loop is None else HandoffLooks(loop),
     )
 
 
@@ -83,5 +83,5 @@ def _bound(settings: Settings) -> AdmissionBound:
     return AdmissionBound(settings.max_queue_items, settings.max_queue_bytes)
 
 
-def _blobs(settings: Settings, uploads: UploadRecords) -> FileBlobs:
-    return FileBlobs(settings.blob_dir, uploads, limit=settings.blob_bytes, media_ttl=settings.media_ttl)
+def _blobs(settings: Settings, uploads: UploadRecords) -> Blobs:
+    return Blobs(settings.blob_dir, uploads, limit=settings.blob_bytes, media_ttl=settings.media_ttl)

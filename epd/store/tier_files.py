@@ -12,7 +12,7 @@ from epd.contracts.metadata import EmbeddingRef
 from epd.store.embedding_file import EmbeddingFile, open_regular, read_header
 from epd.store.embedding_folder import EmbeddingFolder
 from epd.store.file_digest import checksum_of
-from epd.store.index import Indexed
+from epd.store.values import Indexed
 
 
 class TierFiles:

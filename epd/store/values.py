@@ -1,4 +1,4 @@
-"""The values that only the store passes: claims, waiters, memos, heartbeats and sizes."""
+"""The values that only the store passes: claims, waiters, memos, heartbeats, sizes and rows of the index."""
 
 from __future__ import annotations
 
@@ -171,3 +171,36 @@ class BlobKind(StrEnum):
 
     SOURCE = "s"  #: downloaded or uploaded bytes
     RAW = "r"  #: decoded media
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """What the index says of a key: the text of its entry, and where its files lie.
+
+    ``checksum`` is that of the file in L2, empty where it is not there.
+    """
+
+    text: str | None
+    in_l1: bool = True
+    checksum: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TierWork:
+    """What to do next: (key, checksum) to copy to L1, keys to copy to L2, keys whose file in L1 may go."""
+
+    promote: tuple[tuple[str, str], ...] = ()
+    demote: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Demotion:
+    """What became of a copy in L2: ``taken`` by the index; ``left_l1``: the file in L1 may go.
+
+    ``evicted``: keys that left L2 for it; their files there may go.
+    """
+
+    taken: bool
+    left_l1: bool
+    evicted: tuple[str, ...] = ()

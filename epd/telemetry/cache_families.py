@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from epd.contracts.cache import CacheTotals, Tier, TierStats
-from epd.store.base import StoreStats
+from epd.store.values import StoreStats
 from epd.telemetry import metrics
 
 

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import Priority
-from epd.store.base import Heartbeat, Load, StoreStats
+from epd.store.values import Heartbeat, Load, StoreStats
 from epd.telemetry import metrics
 from epd.telemetry.cache_families import cache_families
 from epd.telemetry.counters import Count, split_counter_key

@@ -11,9 +11,9 @@ from typing import BinaryIO
 
 from epd.contracts.card import EncoderCard
 from epd.contracts.errors import NotFound
-from epd.store.cache import Embeddings
 from epd.store.embedding_file import EmbeddingFile
-from epd.store.segments import SegmentPlace
+from epd.store.embeddings import Embeddings
+from epd.store.redis.segments import SegmentPlace
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from epd.contracts.card import EncoderCard
 from epd.contracts.job import SegmentUse
 from epd.contracts.timings import STAGE
 from epd.store.embedding_file import ITEM_BYTES
-from epd.store.segments import SegmentPlace
+from epd.store.redis.segments import SegmentPlace
 from gpu_worker.engine.piece import Piece, piece_of
 from gpu_worker.engine.slot import Encoded
 from gpu_worker.reuse.held_rows import HeldRows

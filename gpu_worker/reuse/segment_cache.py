@@ -14,7 +14,7 @@ from epd.contracts.errors import BlobMissing, EpdError, StoreUnavailable
 from epd.contracts.media import RawImage
 from epd.identity import encoder_identity
 from epd.store.base import Store
-from epd.store.segments import SegmentPlace
+from epd.store.redis.segments import SegmentPlace
 from epd.telemetry.counters import Count, Counters
 from gpu_worker.engine.planner import Plans
 from gpu_worker.engine.slot import Encoded, Failed, Outcome

@@ -8,7 +8,7 @@ from epd.contracts.errors import EpdError, Internal
 from epd.contracts.job import PartId, PartRecord
 from epd.contracts.media import Item
 from epd.contracts.messages import Envelope, FetchMessage, Wanted
-from epd.store.base import Claim
+from epd.store.values import Claim
 from tasks.flow.context import Context
 from tasks.flow.parts import finish
 from tasks.flow.refetch import waiter_of

@@ -14,7 +14,8 @@ from epd.contracts.media import Modality
 from epd.contracts.messages import DecodeMessage, EncodeMessage, FetchMessage
 from epd.lookup import cards_of
 from epd.settings import Settings
-from epd.store.base import Cards, Store
+from epd.store.base import Store
+from epd.store.redis.records import Cards
 
 #: What a task did, by counter name (``epd.telemetry.counters.Count``).
 Tally = dict[str, float]

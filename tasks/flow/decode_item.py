@@ -23,7 +23,7 @@ from epd.contracts.media import AudioTrackMode, Modality
 from epd.contracts.messages import DecodeMessage, EncodeMessage, Wanted
 from epd.contracts.metadata import AudioTrackInfo
 from epd.contracts.timings import DECODE, DECODE_QUEUE
-from epd.store.base import Claim
+from epd.store.values import Claim
 from epd.telemetry.counters import Count
 from tasks.flow.claims import claim, fail_flight, withdraw
 from tasks.flow.context import Context, Tally

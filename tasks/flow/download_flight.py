@@ -17,7 +17,7 @@ from epd.contracts.errors import CallerFault, EncoderNotReady, EpdError
 from epd.contracts.media import Item
 from epd.contracts.messages import Envelope, FetchMessage
 from epd.identity import download_key
-from epd.store.base import Claim, Companion
+from epd.store.values import Claim, Companion
 from tasks.flow.context import Context
 from tasks.flow.parts import fail_item, main_part
 from tasks.flow.refetch import waiter_of

@@ -6,7 +6,7 @@ from epd.contracts.errors import EpdError
 from epd.contracts.job import PartId
 from epd.contracts.media import Item
 from epd.contracts.messages import MAX_ATTEMPTS, Envelope, FetchMessage
-from epd.store.base import Waiter
+from epd.store.values import Waiter
 from tasks.flow.context import Context
 
 #: Bounds of the pause before a postponed message is tried again, in seconds.

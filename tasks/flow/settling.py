@@ -10,7 +10,7 @@ from epd.contracts.job import PartId, PartRecord, Stage
 from epd.contracts.media import AudioTrackMode, Item, Modality
 from epd.contracts.messages import FetchMessage, Wanted
 from epd.lookup import Found, look_up, needs_of
-from epd.store.base import Claim
+from epd.store.values import Claim
 from tasks.flow.claims import claim
 from tasks.flow.context import Context
 from tasks.flow.parts import audio_part, finish, main_part, open_parts

@@ -10,7 +10,7 @@ from epd.contracts.media import NOMINAL_BYTES, BlobRef, Item
 from epd.contracts.messages import FetchMessage
 from epd.identity import source_key
 from epd.lookup import Found, is_fresh
-from epd.store.base import BlobKind, SourceMemo
+from epd.store.values import BlobKind, SourceMemo
 from tasks.flow.context import Context
 from tasks.flow.settling import LookUp, needs_no_bytes
 from workers.download import Downloaded, Validators, download

@@ -11,7 +11,7 @@ from epd.contracts.media import BlobRef, Item, Modality, RawAudio, RawFrames, Ra
 from epd.contracts.messages import Wanted
 from epd.contracts.metadata import AudioTrackInfo
 from epd.identity import encoder_identity
-from epd.store.base import BlobKind
+from epd.store.values import BlobKind
 from tasks.flow.context import Context
 from workers.decode import audio_track, decode
 from workers.limits import decode_limits

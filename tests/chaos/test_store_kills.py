@@ -28,7 +28,7 @@ LEASE = 0.3
 WORKER = """
 import sys
 from epd.settings import Settings
-from epd.store.base import Completed
+from epd.store.values import Completed
 from epd.store.open import open_store
 from tests.contract.store_values import IMAGE, data_of, entry_of, key_of, waiter_of
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from epd.contracts.job import JobRecord, Notice, PartId, PartRecord
 from epd.contracts.media import Item, Modality, Source
 from epd.contracts.metadata import EmbeddingRef, Entry, Metadata
-from epd.store.base import Completed, Store, Waiter
+from epd.store.base import Store
+from epd.store.values import Completed, Waiter
 
 HIDDEN = 8
 IMAGE = PartId(0, Modality.IMAGE)

@@ -14,8 +14,9 @@ from epd.contracts.job import PartId
 from epd.contracts.media import Item, ItemOptions, Modality, Source
 from epd.contracts.metadata import Entry, Metadata
 from epd.lookup import Found, look_up
-from epd.store.base import Completed, Store
+from epd.store.base import Store
 from epd.store.entry_text import ref_of
+from epd.store.values import Completed
 
 MODEL = ModelConfig(image="tower", video="tower", audio="tower")
 CARD = EncoderCard(

@@ -1,4 +1,4 @@
-"""Handoffs, in memory and on a server: joined once, read many times, announced, and gone with their time."""
+"""Handoffs: joined once, read many times, announced, and gone with their time."""
 
 from __future__ import annotations
 

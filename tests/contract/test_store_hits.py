@@ -15,9 +15,10 @@ from epd.contracts.job import PartId, PartRecord
 from epd.contracts.media import Modality
 from epd.settings import Settings
 from epd.store import keys
-from epd.store.base import SourceMemo, Store
+from epd.store.base import Store
 from epd.store.hits import Guess, Hits
 from epd.store.open import open_store
+from epd.store.values import SourceMemo
 from tests.contract.conftest import MakeStore
 from tests.contract.store_values import IMAGE, job_record, key_of, put_embedding
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from epd.contracts.card import EncoderCard, ImageRules
 from epd.contracts.media import Modality
-from epd.store.base import Heartbeat, SourceMemo, Store
+from epd.store.base import Store
+from epd.store.values import Heartbeat, SourceMemo
 from tests.contract.store_values import key_of, wait_until
 
 MakeStore = Callable[..., Store]

@@ -9,7 +9,7 @@ import redis
 
 from epd.store import keys
 from epd.store.base import Store
-from epd.store.segments import SegmentPlace
+from epd.store.redis.segments import SegmentPlace
 from tests.contract.store_values import key_of, wait_until
 
 MakeStore = Callable[..., Store]

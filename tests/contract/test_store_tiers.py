@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from epd.contracts.errors import SettingsError
-from epd.store.base import Claim
+from epd.store.values import Claim
 from tests.contract.store_values import key_of, new_job, wait_until, waiter_of
 from tests.contract.tier_kit import KEPT, MIB, MakeStore, Tiers, two_tiers
 

@@ -9,7 +9,8 @@ import pytest
 
 from epd.contracts.errors import CorruptMedia, WorkerCrashed
 from epd.contracts.job import PartRecord, Stage, State
-from epd.store.base import Claim, Completed, Load, Store
+from epd.store.base import Store
+from epd.store.values import Claim, Completed, Load
 from tests.contract.store_values import (
     IMAGE,
     entry_of,

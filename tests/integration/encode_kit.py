@@ -21,8 +21,8 @@ from epd.contracts.media import BlobRef, Item, Modality, RawAudio, RawImage, Sou
 from epd.contracts.messages import EncodeMessage, FetchMessage, Wanted
 from epd.identity import content_digest, embedding_key, encoder_identity
 from epd.settings import Settings
-from epd.store.base import BlobKind, Heartbeat, Waiter
 from epd.store.open import open_store
+from epd.store.values import BlobKind, Heartbeat, Waiter
 from gpu_worker.encoders.dinov2_model import Dinov2Shape, Dinov2Tower
 from tasks import broker_keys
 from tests.unit.tiny_checkpoints import DINOV2, random_state, tiny_folder, write_checkpoint

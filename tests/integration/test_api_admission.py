@@ -20,7 +20,7 @@ from api.submission import submit
 from epd.contracts.errors import Overloaded, StoreUnavailable
 from epd.contracts.media import BlobRef
 from epd.settings import Settings
-from epd.store.base import BlobKind, Load
+from epd.store.values import BlobKind, Load
 
 LIMIT = 10
 

@@ -19,7 +19,7 @@ from epd.contracts.errors import NotFound, RowsNotThere
 from epd.contracts.job import PartId
 from epd.contracts.media import Modality
 from epd.contracts.metadata import EmbeddingRef, Entry, Metadata
-from epd.store.base import Completed
+from epd.store.values import Completed
 
 ROWS, HIDDEN = 3000, 1024  # 12 MB each: far over what sockets buffer
 

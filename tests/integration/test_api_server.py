@@ -27,8 +27,8 @@ from epd.contracts.job import PartId
 from epd.contracts.media import Modality
 from epd.contracts.metadata import EmbeddingRef, Entry, Metadata
 from epd.settings import Settings
-from epd.store.base import Completed
 from epd.store.open import open_store
+from epd.store.values import Completed
 
 CAT = {"type": "image", "url": "http://media.test/cat.png"}
 

@@ -16,7 +16,7 @@ from epd.contracts.job import PartId, Priority, State
 from epd.contracts.media import Modality
 from epd.contracts.messages import EncodeMessage, FetchMessage
 from epd.contracts.metadata import EmbeddingRef, Entry, Metadata
-from epd.store.base import Completed, Load
+from epd.store.values import Completed, Load
 from tasks import broker_keys
 
 IMAGE = Modality.IMAGE

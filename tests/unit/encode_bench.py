@@ -15,7 +15,7 @@ from epd.contracts.job import JobRecord, PartId, PartRecord
 from epd.contracts.media import BlobRef, Item, Modality, RawImage, Source
 from epd.contracts.messages import EncodeMessage, FetchMessage, Wanted
 from epd.identity import content_digest, embedding_key, encoder_identity
-from epd.store.base import BlobKind, Waiter
+from epd.store.values import BlobKind, Waiter
 from gpu_worker.admission import Admission
 from gpu_worker.encoders.base import DecodeFacts, ItemPlan
 from gpu_worker.engine.slot import Encoded

@@ -15,8 +15,8 @@ from epd.contracts.job import JobRecord, PartId, PartRecord, State
 from epd.contracts.media import BlobRef, Item, Modality, RawAudio, RawFrames, Source
 from epd.contracts.messages import EncodeMessage, FetchMessage, Wanted
 from epd.identity import content_digest, embedding_key, encoder_identity
-from epd.store.base import BlobKind, Waiter
 from epd.store.embedding_file import open_embedding
+from epd.store.values import BlobKind, Waiter
 from gpu_worker.admission import Admission
 from gpu_worker.desk import Desk
 from gpu_worker.encoders.base import Encoder

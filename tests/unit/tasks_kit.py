@@ -24,7 +24,7 @@ from epd.contracts.messages import DecodeMessage, EncodeMessage, FetchMessage, W
 from epd.contracts.metadata import AudioTrackInfo, EmbeddingRef, Entry, Metadata
 from epd.lookup import needs_of
 from epd.settings import Settings
-from epd.store.base import BlobKind, Completed
+from epd.store.values import BlobKind, Completed
 from tasks.flow.context import Context
 from tasks.flow.fetch_chunk import fetch_chunk
 from tests.store_kit import Stores

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from api.memory_figures import encoder_figure, graph_bytes, worker_figure
-from epd.store.base import Heartbeat
+from epd.store.values import Heartbeat
 from epd.telemetry.counters import Count
 from gpu_worker.engine.graphs.figures import GraphFigures
 from gpu_worker.graph_counters import graph_counters

@@ -17,8 +17,9 @@ from epd.contracts.metadata import AudioTrackInfo, EmbeddingRef, Entry, Metadata
 from epd.identity import source_key
 from epd.lookup import Found, cards_of, fresh_digest, look_up, needs_of, tracks_of
 from epd.settings import Settings
-from epd.store.base import Completed, SourceMemo, Store
+from epd.store.base import Store
 from epd.store.entry_text import ref_of
+from epd.store.values import Completed, SourceMemo
 from tests.store_kit import Stores
 
 DIGEST = "d" * 64

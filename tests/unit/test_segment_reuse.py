@@ -16,7 +16,7 @@ from segment_rig import Rig
 
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import SegmentUse
-from epd.store.segments import SegmentPlace
+from epd.store.redis.segments import SegmentPlace
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.verdict import Fate
 from tests.store_kit import Databases, Stores

@@ -14,7 +14,7 @@ from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import PartRecord, State
 from epd.contracts.media import BlobRef, Modality, RawAudio, RawFrames, RawImage
 from epd.contracts.messages import MAX_ATTEMPTS, DecodeMessage, FetchMessage
-from epd.store.base import BlobKind
+from epd.store.values import BlobKind
 from tasks.flow.decode_item import decode_item
 from tests.store_kit import Stores
 

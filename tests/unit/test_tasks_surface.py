@@ -18,7 +18,7 @@ from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import Priority
 from epd.contracts.media import Modality
 from epd.contracts.messages import EncodeMessage, FetchMessage
-from epd.store.base import Claim
+from epd.store.values import Claim
 from epd.telemetry.counters import Count, Counters
 from tasks.celery import app
 from tasks.flow.decode_item import decode_item

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from epd.contracts.cache import CacheTotals, Tier, TierStats
 from epd.contracts.errors import StoreUnavailable
-from epd.store.base import Heartbeat, StoreStats
+from epd.store.values import Heartbeat, StoreStats
 from epd.telemetry import metrics
 from epd.telemetry.counters import Count, Counters, counter_key, split_counter_key
 from epd.telemetry.fleet import build_registry

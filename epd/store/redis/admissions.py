@@ -9,8 +9,12 @@ from epd.store.redis.scripts import Script
 from epd.store.values import AdmissionBound, Load
 
 
-class RedisAdmissions:
-    """``Admissions`` on a server."""
+class Admissions:
+    """The bound on what is in flight: a job holds its items from admission until its parts are final.
+
+    Whatever ends a part gives its share back in the same step. What a dead process leaves is not held
+    for long: a job that is gone, final or past its time is found within half a minute.
+    """
 
     def __init__(self, connection: Connection, bound: AdmissionBound) -> None:
         """``bound`` is that of all jobs together."""
@@ -18,16 +22,19 @@ class RedisAdmissions:
         self._bound = bound
 
     def admit(self, job_id: str, ask: Load, *, priority: Priority, until: float) -> bool:
-        """Hold a job's items and bytes; False when they do not fit. The same job twice is held once."""
+        """Hold a job's items and bytes until Unix time ``until`` at most; False when they do not fit.
+
+        A job that asks twice is held once.
+        """
         answer = self._run(job_id, priority, ask, milliseconds(until))
         return bool(answer[0])
 
     def release(self, job_id: str) -> None:
-        """Hold nothing for a job any more."""
+        """Hold nothing for a job that was not started after all."""
         self._connection.run(Script.LOAD_RELEASE, [], (job_id,))
 
     def held(self, priority: Priority | None = None) -> Load:
-        """What is held by all, or by bulk jobs, or by the others."""
+        """What all jobs hold, or those of one priority."""
         _, items, nbytes, bulk_items, bulk_bytes = self._run("", Priority.INTERACTIVE, Load(0, 0), 1)
         if priority is None:
             return Load(items, nbytes)

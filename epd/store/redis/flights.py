@@ -11,14 +11,14 @@ import orjson
 from epd.contracts.errors import EpdError
 from epd.contracts.job import PartId, PartRecord, SegmentUse
 from epd.store import keys as names
-from epd.store.base import Claim, Companion, Completed, Waiter
 from epd.store.clock import milliseconds
 from epd.store.embedding_folder import EmbeddingFolder
 from epd.store.entry_text import entry_text
 from epd.store.redis.connection import Argument, Command, Connection
-from epd.store.redis.index import RedisIndex
+from epd.store.redis.index import EmbeddingIndex
 from epd.store.redis.portions import portions
 from epd.store.redis.scripts import Script
+from epd.store.values import Claim, Companion, Completed, Waiter
 
 logger = logging.getLogger(__name__)
 
@@ -26,13 +26,13 @@ logger = logging.getLogger(__name__)
 MAX_COMPANIONS = 128
 
 
-class RedisFlights:
-    """``Flights`` on a server, with the byte bound of the embedding cache."""
+class Flights:
+    """Flights: one encode (or one download) that others wait for. They also hold the cache's byte bound."""
 
     def __init__(
         self,
         connection: Connection,
-        index: RedisIndex,
+        index: EmbeddingIndex,
         folder: EmbeddingFolder,
         *,
         lease: float,
@@ -48,7 +48,7 @@ class RedisFlights:
         self._embedding_ttl_ms = milliseconds(embedding_ttl)
 
     def claim(self, key: str, waiter: Waiter) -> Claim:
-        """Ask for an embedding; the same waiter may claim again."""
+        """Ask for an embedding; atomic over the whole fleet. The same waiter may claim again."""
         args = (key, waiter.job_id, str(waiter.part), waiter.message, self._lease_ms)
         return Claim(self._connection.run(Script.CLAIM, [], args))
 
@@ -57,7 +57,11 @@ class RedisFlights:
         self._connection.run(Script.EXTEND, [], (key, self._lease_ms))
 
     def complete(self, batch: Sequence[Completed]) -> list[int]:
-        """Index, finish and release in one round trip, then hold the byte bound."""
+        """Index entries, release flights and finish every waiting part, in one round trip.
+
+        Holds the byte bound of the cache afterwards. Returns for each item the number of parts that it
+        finished (0 when all were final already).
+        """
         if not batch:
             return []
         commands = [self._completion(portion) for portion in portions(batch)]
@@ -67,28 +71,39 @@ class RedisFlights:
         return [int(count) for count in chain.from_iterable(finished)]
 
     def fail(self, key: str, error: EpdError) -> int:
-        """Finish every waiting part with this error."""
+        """Finish every waiting part of a flight with this error and release it."""
         record = PartRecord.failed(error).to_json()
         return int(self._connection.run(Script.FAIL, [], (key, record, self._job_ttl_ms)))
 
     def withdraw(self, key: str, job_id: str, part: PartId) -> str | None:
-        """Take one waiter out; the message of one that should fly now, if any."""
+        """Take one waiter out (cancelled, expired).
+
+        Returns the message of a waiter that has to take the flight over, or None.
+        """
         message = self._connection.run(Script.WITHDRAW, [], (key, job_id, str(part), self._lease_ms))
         return None if message is None else str(message)
 
     def flying(self, keys: Sequence[str]) -> list[bool]:
-        """Whether each flight has a lease that is not over."""
+        """Whether each flight is on: it has a leader whose lease is not over. One round trip."""
         commands: list[Command] = [("EXISTS", names.flight(key)) for key in keys]
         return [bool(there) for there in self._connection.pipe(commands)] if commands else []
 
     def land(self, key: str, job_id: str, part: PartId, served: Sequence[Companion]) -> list[Companion]:
-        """Take the served out; those that are left, or the end of the flight."""
+        """For a flight that makes no embedding (a download): take out ``served``, return who still waits.
+
+        The leader serves those and calls again until none are left: then the flight is over. Returns none
+        where another leads. A leader that dies in between serves some of them twice and loses none.
+        """
         args: Command = (key, job_id, str(part), MAX_COMPANIONS, *(one.name for one in served))
         left = self._connection.run(Script.TAKE_WAITERS, [], args)
         return [Companion(name, message) for name, message in zip(left[::2], left[1::2], strict=True)]
 
     def orphans(self, limit: int = 100) -> list[str]:
-        """One message of each flight whose lease is over, at most ``limit``."""
+        """One waiter's message of each flight whose lease is over, at most ``limit``; its other waiters stay.
+
+        A flight is returned once a lease, so two reapers do not both start it, and one that dies loses
+        nothing.
+        """
         return list(self._connection.run(Script.ORPHANS, [], (limit, self._lease_ms)))
 
     def _completion(self, batch: Sequence[Completed]) -> Command:

@@ -28,8 +28,12 @@ from epd.store.values import MAX_WATCHERS
 logger = logging.getLogger(__name__)
 
 
-class RedisHandoffs:
-    """``Handoffs`` on a server."""
+class Handoffs:
+    """Handoffs by request id; each lives ``handoff_ttl`` seconds.
+
+    A call is one round trip, a new put two. A handoff is checked before it is written, so nobody ever sees
+    one that is refused.
+    """
 
     def __init__(self, connection: Connection, *, ttl: float) -> None:
         """A handoff lives ``ttl`` seconds after its last put."""
@@ -37,9 +41,12 @@ class RedisHandoffs:
         self._ttl_ms = milliseconds(ttl)
 
     def put(self, request_id: str, request: HandoffRequest) -> StoredHandoff:
-        """Keep a handoff with the metadata of its keys, and tell who waits.
+        """Keep a handoff with the metadata of its keys, and notify who waits. The same again renews its life.
 
-        What is made of the entries is checked before it is put, so nobody ever sees one that is refused.
+        Raises:
+            NotFound: neither index nor request has the metadata of a key; each is named.
+            HandoffConflict: another one of that id is there.
+            InvalidRequest: an item's placeholders are not as many as its rows; nothing is kept.
         """
         body = body_text(request)
         held, values = self._values(request_id, body, request)
@@ -69,24 +76,24 @@ class RedisHandoffs:
         return (True, rest[0]) if state == "held" else (False, [body, *rest[0]])
 
     def get(self, request_id: str, watcher: str | None = None) -> Handoff | None:
-        """A handoff, or None; then its coming is published to the watcher's channel."""
+        """A handoff, or None: then its arrival will be published to the watcher's channel."""
         args = _watch(watcher)
         return _read(request_id, self._connection.run(Script.HANDOFF_GET, _names(request_id), args))
 
     def remove(self, request_id: str) -> bool:
-        """Forget a handoff."""
+        """Forget a handoff; False when there was none."""
         return bool(self._connection.call("DEL", keys.handoff(request_id)))
 
 
-class RedisHandoffLooks:
-    """``HandoffLooks`` on a server."""
+class HandoffLooks:
+    """``Handoffs.get`` for an event loop: no call blocks it."""
 
     def __init__(self, connection: LoopConnection) -> None:
         """Whoever made the connection closes it."""
         self._connection = connection
 
     async def get(self, request_id: str, watcher: str | None = None) -> Handoff | None:
-        """A handoff, or None; then its coming is published to the watcher's channel."""
+        """As ``Handoffs.get``."""
         args = _watch(watcher)
         return _read(request_id, await self._connection.run(Script.HANDOFF_GET, _names(request_id), args))
 

@@ -1,4 +1,9 @@
-"""The index of embeddings on a server: one script a change (``lua/index.lua`` and ``lua/mover.lua``)."""
+"""The index behind the embedding cache: keys, metadata and tiers, and not one byte of a file.
+
+Each change is one script (``lua/index.lua`` and ``lua/mover.lua``). A file is written before the index names it, and deleted after. So a process may
+die between any two steps: what is left is a file without a name, which the sweep finds, never a name without
+its file.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +14,17 @@ from epd.contracts.cache import CacheTotals, Tier, TierStats
 from epd.contracts.errors import InvalidRequest
 from epd.store import keys as names
 from epd.store.clock import milliseconds
-from epd.store.index import Demotion, Indexed, TierWork
 from epd.store.redis.connection import Argument, Command, Connection
 from epd.store.redis.index_rows import read_rows
 from epd.store.redis.scripts import Script
 from epd.store.tier_limits import MAX_WALK, TierLimits
-from epd.store.values import CacheEvent, CachePage, StoreStats
+from epd.store.values import CacheEvent, CachePage, Demotion, Indexed, StoreStats, TierWork
 
 _LRU = {Tier.L1: names.LRU, Tier.L2: names.LRU2}
 
 
-class RedisIndex:
-    """``EmbeddingIndex`` on a server."""
+class EmbeddingIndex:
+    """The index over one or two tiers, each bounded in bytes; the least recently used leaves first."""
 
     def __init__(self, connection: Connection, limits: TierLimits) -> None:
         """All processes on a server have the same limits."""
@@ -30,7 +34,11 @@ class RedisIndex:
     def read(
         self, keys: Sequence[str], *, counted: bool = False, lease: float = 0.0, holder: str = ""
     ) -> list[Indexed]:
-        """What is known of keys, in one round trip."""
+        """What is known of keys, in one round trip. Refreshes last use.
+
+        With a ``lease`` (seconds) they are pinned as ``pin`` does. ``counted`` hits appear in the totals.
+        What lies in L2 alone is queued to be copied back to L1.
+        """
         lease_ms = milliseconds(lease) if lease else 0
         options: list[Argument] = [self._limits.tiers, int(counted), lease_ms, holder]
         answers = self._connection.run(Script.LOOKUP, [], [*options, *keys])
@@ -38,7 +46,7 @@ class RedisIndex:
         return [Indexed(text, bool(in_l1), checksum) for text, in_l1, checksum in rows]
 
     def remove(self, keys: Sequence[str]) -> tuple[int, list[str]]:
-        """Take entries out; how many there were, and those that a pin holds."""
+        """Take entries out; returns how many there were, and the keys of those that a pin holds."""
         if not keys:
             return 0, []
         answers = self._connection.run(Script.REMOVE, [], keys)
@@ -46,7 +54,7 @@ class RedisIndex:
         return sum(answer > 0 for answer in answers), pinned
 
     def leave(self, tier: Tier, keys: Sequence[str]) -> None:
-        """Files of a tier are of no use any more."""
+        """Files of a tier cannot be used any more; an entry without any file is gone."""
         self._connection.run(Script.LEAVE, [], (2 if tier is Tier.L2 else 1, *keys))
 
     def pin(self, keys: Sequence[str], seconds: float, holder: str = "") -> list[bool]:
@@ -59,7 +67,7 @@ class RedisIndex:
         self._connection.run(Script.UNPIN, [], (holder, *keys))
 
     def stats(self) -> StoreStats:
-        """Sizes and totals, in one round trip."""
+        """Sizes of the tiers and totals, in one round trip."""
         commands: list[Command] = [("ZCARD", names.LRU), ("GET", names.LRU_BYTES)]
         commands += [("ZCARD", names.LRU2), ("GET", names.LRU2_BYTES), ("HGETALL", names.CACHE_TOTALS)]
         entries, nbytes, l2_entries, l2_nbytes, totals = self._connection.pipe(commands)
@@ -85,7 +93,11 @@ class RedisIndex:
         return [key for key, score, pin in rows if score is None and pin is None]
 
     def scan(self, cursor: str | None, limit: int) -> CachePage:
-        """About so many entries. A server gives small indexes whole."""
+        """About ``limit`` entries from a cursor on. A server returns a small index whole.
+
+        Raises:
+            InvalidRequest: the cursor is not one that ``scan`` returned.
+        """
         step = self._connection.call("HSCAN", names.LRU_SIZES, _server_cursor(cursor), "COUNT", limit)
         following, fields = str(step[0]), step[1]
         keys = list(fields if isinstance(fields, dict) else fields[::2])
@@ -93,7 +105,10 @@ class RedisIndex:
         return CachePage(rows, None if following == "0" else following)
 
     def work(self, mover: str, *, lease: float, most: int) -> TierWork | None:
-        """What a mover should do next; None while another moves."""
+        """What a mover should do next, at most so many files of each kind; None while another moves.
+
+        The caller that gets work is the only mover for ``lease`` seconds.
+        """
         arguments = (mover, milliseconds(lease), self._limits.l1_target, most)
         answer = self._connection.run(Script.TIER_WORK, [], arguments)
         if not answer:
@@ -109,7 +124,7 @@ class RedisIndex:
         return Demotion(taken=state > 0, left_l1=state == 2, evicted=tuple(evicted))
 
     def promoted(self, key: str) -> tuple[bool, list[str]]:
-        """A file was copied to L1; what is used least leaves it for that."""
+        """A file was copied to L1: whether that was taken, and the keys whose files in L1 may go for it."""
         taken, evicted = self._connection.pipe(
             [
                 self._connection.script_command(Script.PROMOTED, [], (key,)),
@@ -119,7 +134,7 @@ class RedisIndex:
         return bool(taken), list(evicted)
 
     def count(self, event: CacheEvent, amount: int = 1) -> None:
-        """Add to the totals."""
+        """Add to the totals what the index does not see by itself."""
         self._connection.call("HINCRBY", names.CACHE_TOTALS, event.value, amount)
 
     def eviction(self, spare: Sequence[str], *, pinned_too: bool) -> Command:

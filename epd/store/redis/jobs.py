@@ -52,8 +52,8 @@ def creation(
     return [end, milliseconds(job_ttl), still_open, *chain.from_iterable(fields.items())]
 
 
-class RedisJobs:
-    """``Jobs`` on a server; every change is one script."""
+class Jobs:
+    """Job records and their parts; every change is one script. A part becomes final once."""
 
     def __init__(self, connection: Connection, *, job_ttl: float) -> None:
         """Keep finished jobs ``job_ttl`` seconds."""
@@ -61,7 +61,10 @@ class RedisJobs:
         self._job_ttl = job_ttl
 
     def create(self, record: JobRecord, parts: dict[PartId, PartRecord], watcher: str | None = None) -> None:
-        """Write a job with its parts; a second call for the same id changes nothing."""
+        """Write a job with its parts, some of which may be final already (cached).
+
+        A second call for the same id changes nothing.
+        """
         texts = {part_id: part.to_json() for part_id, part in parts.items()}
         final = {part_id for part_id, part in parts.items() if part.state in FINAL_STATES}
         args = creation(record, texts, final, job_ttl=self._job_ttl, watcher=watcher)
@@ -89,15 +92,15 @@ class RedisJobs:
         return [None if answer is None else max(0, int(answer)) for answer in answers]
 
     def watch(self, job_id: str, watcher: str) -> bool:
-        """Publish changes of a job to a watcher too."""
+        """Publish changes of a job to a watcher's channel too; False when there is no such job."""
         return self._run(Script.JOB_WATCH, job_id, watcher, MAX_WATCHERS)
 
     def advance(self, job_id: str, part: PartId, stage: Stage) -> bool:
-        """Mark a part running at a stage; False means drop the work."""
+        """Mark a part running at a stage. False: the part is final or the job is gone, so drop the work."""
         return self.advance_all([(job_id, part)], stage)[0]
 
     def advance_all(self, parts: Sequence[tuple[str, PartId]], stage: Stage) -> list[bool]:
-        """Mark many parts running at a stage, each for itself."""
+        """``advance`` for parts of many jobs, in their order. One round trip."""
         record = PartRecord(state=State.RUNNING, stage=stage).to_json()
         named = [(job_id, str(part)) for job_id, part in parts]
         commands = [
@@ -110,17 +113,17 @@ class RedisJobs:
         return [bool(answer) for answer in chain.from_iterable(answers)]
 
     def add_part(self, job_id: str, part: PartId) -> bool:
-        """Add a part; False when the job is gone or closed."""
+        """Add a part (a video's audio); adding it again changes nothing. False: the job is gone or closed."""
         return self._run(Script.JOB_ADD_PART, job_id, job_id, str(part), PartRecord().to_json())
 
     def finish(self, job_id: str, part: PartId, record: PartRecord) -> bool:
-        """Make a part final; False when it was, or the job is gone."""
+        """Make a part final. False when it was final already or the job is gone."""
         return self._run(
             Script.JOB_FINISH, job_id, job_id, str(part), record.state, record.to_json(), self._ttl_ms
         )
 
     def close(self, job_id: str, record: PartRecord) -> bool:
-        """Make every open part this record."""
+        """Make every part that is not final this record (cancelled or expired). False: no such job."""
         return self._run(Script.JOB_CLOSE, job_id, job_id, record.state, record.to_json(), self._ttl_ms)
 
     @property

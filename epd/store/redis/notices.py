@@ -23,8 +23,11 @@ MAX_DRAINED = 1000
 _SLICE = 0.25
 
 
-class RedisNotices:
-    """``Notices`` on a server: one subscription a watcher, made by its first ``listen``."""
+class Notices:
+    """Changes of part states, published to the processes that watch a job.
+
+    Each watcher has one subscription, which its first ``listen`` makes, and one thread that listens.
+    """
 
     def __init__(self, connection: Connection) -> None:
         """Subscribe later."""

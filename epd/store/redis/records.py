@@ -6,21 +6,21 @@ from collections.abc import Sequence
 
 from epd.contracts.card import EncoderCard
 from epd.store import keys
-from epd.store.base import Heartbeat, SourceMemo
 from epd.store.clock import milliseconds
 from epd.store.redis.connection import Connection
 from epd.store.redis.reading import read_record
+from epd.store.values import Heartbeat, SourceMemo
 
 
-class RedisCards:
-    """``Cards`` on a server."""
+class Cards:
+    """Encoder cards, as announced by GPU workers."""
 
     def __init__(self, connection: Connection) -> None:
         """Cards stay until they are replaced: one an encoder of the config."""
         self._connection = connection
 
     def announce(self, card: EncoderCard) -> None:
-        """Publish a card."""
+        """Publish a card; it stays until another of that name replaces it."""
         self._connection.call("SET", keys.encoder(card.name), card.to_json())
 
     def get(self, names: Sequence[str]) -> list[EncoderCard | None]:
@@ -31,8 +31,8 @@ class RedisCards:
         return [read_record(EncoderCard, text) for text in texts]
 
 
-class RedisSources:
-    """``Sources`` on a server."""
+class Sources:
+    """The URL memo, and which videos have sound."""
 
     def __init__(self, connection: Connection, *, ttl: float, sound_ttl: float) -> None:
         """Memos live ``ttl`` seconds: longer than the embedding they lead to is of no use."""
@@ -41,25 +41,25 @@ class RedisSources:
         self._sound_ttl_ms = milliseconds(sound_ttl)
 
     def get(self, source_key: str) -> SourceMemo | None:
-        """What is known of a URL's content."""
+        """What is known of a URL's content, or None."""
         return read_record(SourceMemo, self._connection.call("GET", keys.source(source_key)))
 
     def put(self, source_key: str, memo: SourceMemo) -> None:
-        """Remember it."""
+        """Remember what is known of a URL's content."""
         self._connection.call("SET", keys.source(source_key), memo.to_json(), "PX", self._ttl_ms)
 
     def sound(self, digest: str) -> bool | None:
-        """Whether a video's bytes have sound."""
+        """Whether a video's bytes have sound; None where no decoder has looked lately."""
         text = self._connection.call("GET", keys.sound(digest))
         return None if text is None else text == "1"
 
     def note_sound(self, digest: str, present: bool) -> None:
-        """Remember it."""
+        """Remember whether they have, for about as long as a job may take."""
         self._connection.call("SET", keys.sound(digest), "1" if present else "0", "PX", self._sound_ttl_ms)
 
 
-class RedisHeartbeats:
-    """``Heartbeats`` on a server. The set of names prunes itself on read and ends with the last worker."""
+class Heartbeats:
+    """Signs of life of every worker. The set of names prunes itself on read and ends with the last worker."""
 
     def __init__(self, connection: Connection, *, ttl: float) -> None:
         """A beat counts ``ttl`` seconds."""
@@ -67,7 +67,7 @@ class RedisHeartbeats:
         self._ttl_ms = milliseconds(ttl)
 
     def beat(self, heartbeat: Heartbeat) -> None:
-        """Say that a worker lives."""
+        """Say that a worker lives; it counts for ``heartbeat_ttl`` seconds."""
         self._connection.pipe(
             [
                 ("SET", keys.worker(heartbeat.name), heartbeat.to_json(), "PX", self._ttl_ms),
@@ -94,8 +94,8 @@ class RedisHeartbeats:
         return [beat for beat in beats if beat is not None]
 
 
-class RedisUploads:
-    """``UploadRecords`` on a server: the size of each upload, by media id."""
+class Uploads:
+    """The size of each upload, by media id: the ``UploadRecords`` of the blob folder."""
 
     def __init__(self, connection: Connection, *, ttl: float) -> None:
         """Records live ``ttl`` seconds after their last use."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from epd.contracts.job import PartId
 from epd.contracts.media import Modality
 from epd.contracts.messages import Wanted
-from epd.store.base import Completed
+from epd.store.values import Completed
 
 if TYPE_CHECKING:
     from conftest import Rest

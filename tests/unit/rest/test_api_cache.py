@@ -16,7 +16,7 @@ from epd.contracts.job import PartId
 from epd.contracts.media import Modality
 from epd.contracts.messages import Wanted
 from epd.contracts.metadata import Entry
-from epd.store.base import Completed
+from epd.store.values import Completed
 
 if TYPE_CHECKING:
     from conftest import Rest

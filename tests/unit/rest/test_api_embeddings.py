@@ -13,7 +13,7 @@ from api_worker_double import TOKENS, rows
 from epd.contracts.job import PartId
 from epd.contracts.media import Modality
 from epd.contracts.messages import Wanted
-from epd.store.base import Completed
+from epd.store.values import Completed
 
 if TYPE_CHECKING:
     from conftest import MakeRest, Rest

@@ -14,7 +14,7 @@ from epd.contracts.job import PartId
 from epd.contracts.media import Modality
 from epd.identity import source_key
 from epd.lookup import cards_of, needs_of
-from epd.store.base import Claim, SourceMemo, Waiter
+from epd.store.values import Claim, SourceMemo, Waiter
 
 if TYPE_CHECKING:
     from conftest import Rest

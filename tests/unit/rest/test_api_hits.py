@@ -18,8 +18,8 @@ from epd.contracts.job import PartId
 from epd.contracts.media import Modality
 from epd.identity import content_digest, source_key
 from epd.lookup import cards_of
-from epd.store.base import Completed, SourceMemo
 from epd.store.hits import Guess
+from epd.store.values import Completed, SourceMemo
 
 if TYPE_CHECKING:
     from conftest import MakeRest, Rest
