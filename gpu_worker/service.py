@@ -53,7 +53,7 @@ class EncodeService:
     ) -> None:
         """Take loaded encoders. ``name`` is the worker's, as it stands in its heartbeat.
 
-        ``backend`` captures forwards in the place of the device's own; tests give the twin.
+        ``backend`` captures forwards in the place of the device's own; tests pass the CPU twin.
         """
         cards = {key: encoder.card for key, encoder in encoders.items()}
         settings = context.settings

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from bench.gpu.meter import CpuMeter, CudaMeter, Meter
+from bench.gpu.twin_graphs import TwinBackend
 from gpu_worker.engine.graphs.backend import GraphBackend
 from gpu_worker.engine.graphs.cuda_graph import CudaBackend
-from gpu_worker.engine.graphs.twin import TwinBackend
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -79,11 +79,6 @@ def flight(key: str) -> str:
     return f"{FLIGHT_PREFIX}{key}"
 
 
-def waiters(key: str) -> str:
-    """Who waits for a flight."""
-    return f"{FLIGHT_PREFIX}{key}{WAITERS_SUFFIX}"
-
-
 def handoff(request_id: str) -> str:
     """What Prefill put for Decode."""
     return f"{HANDOFF_PREFIX}{request_id}"

@@ -265,7 +265,7 @@ def test_the_waiters_of_a_flight_live_as_long_as_their_job(real_store: Store, se
     long_job, short_job = new_job(real_store, deadline=5000), new_job(real_store, deadline=5)
     real_store.flights.claim(KEY, waiter_of(long_job))
     real_store.flights.claim(KEY, waiter_of(short_job))
-    assert server.ttl(keys.waiters(KEY)) > 5000
+    assert server.ttl(keys.flight(KEY) + keys.WAITERS_SUFFIX) > 5000
     assert part_of(real_store, short_job).state is State.QUEUED
 
 

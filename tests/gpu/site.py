@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from bench.gpu.twin_graphs import TwinBackend
 from epd.config import EncoderConfig
 from gpu_worker.encoders.base import Encoder, Inputs
 from gpu_worker.encoders.registry import load_encoder
 from gpu_worker.engine.graphs.backend import Call, GraphBackend
 from gpu_worker.engine.graphs.cuda_graph import CudaBackend
-from gpu_worker.engine.graphs.twin import TwinBackend
 from gpu_worker.engine.runner import EagerRunner, Runner
 from tests.gpu.batches import batch_of
 from tests.unit.graph_kit import EvenBackend

@@ -84,7 +84,8 @@ def test_a_flight_that_was_forgotten_still_ends_in_its_result(
 ) -> None:
     messages = hold(line)
     for message in messages:
-        store_client.delete(keys.flight(message.wanted.key), keys.waiters(message.wanted.key))
+        flight = keys.flight(message.wanted.key)
+        store_client.delete(flight, flight + keys.WAITERS_SUFFIX)
     line.processes[0].send_signal(signal.SIGCONT)
     line.wait_done(messages[0].job_id)
     line.wait_settled()

@@ -16,9 +16,9 @@ from bench.gpu.preprocessing import measure_preprocessing
 from bench.gpu.report import as_text
 from bench.gpu.target import Target, self_test_target
 from bench.gpu.towers import TINY_TOWERS, TOWERS
+from bench.gpu.twin_graphs import TwinBackend, TwinCapture
 from gpu_worker.engine.device import DeviceLost
 from gpu_worker.engine.graphs.backend import Call
-from gpu_worker.engine.graphs.twin import TwinBackend, TwinCapture
 
 ON_CPU = Place(torch.device("cpu"), torch.float32)
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from bench.gpu.twin_streams import TwinStreams
 from epd.contracts.errors import EncodeFailed
 from gpu_worker.encoders.base import Encoder, Inputs
 from gpu_worker.engine import staging
 from gpu_worker.engine.slot import Encoded, Failed, Slot
 from gpu_worker.engine.stream_device import StreamDevice
-from gpu_worker.engine.twin_streams import TwinStreams
 from tests.unit.engine_rig import Rig, rows_of, wait_until
 from tests.unit.tiny_checkpoints import tiny_encoder
 

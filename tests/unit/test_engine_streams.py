@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bench.gpu.twin_streams import TwinMark, TwinStreams
 from gpu_worker.encoders.base import Encoder, Inputs
 from gpu_worker.engine.cuda_streams import CudaMark
 from gpu_worker.engine.graphs.graph_runner import GraphRunner
@@ -18,7 +19,6 @@ from gpu_worker.engine.graphs.graph_set import GraphSet
 from gpu_worker.engine.runner import EagerRunner
 from gpu_worker.engine.slot import Slot
 from gpu_worker.engine.stream_device import StreamDevice
-from gpu_worker.engine.twin_streams import TwinMark, TwinStreams
 from tests.unit.engine_rig import Rig, rows_of, wait_until
 from tests.unit.graph_kit import EvenBackend, graph_plan
 from tests.unit.tiny_checkpoints import tiny_encoder

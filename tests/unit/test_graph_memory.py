@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from bench.gpu.twin_graphs import TwinCapture
+from bench.gpu.twin_streams import TwinStreams
 from epd.contracts.errors import SettingsError
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.engine.graphs.backend import Call
 from gpu_worker.engine.graphs.graph_runner import GraphRunner
-from gpu_worker.engine.graphs.twin import TwinCapture
 from gpu_worker.engine.slot import Encoded
 from gpu_worker.engine.stream_device import StreamDevice
-from gpu_worker.engine.twin_streams import TwinStreams
 from tests.unit.engine_rig import Rig, rows_of
 from tests.unit.graph_kit import EvenBackend, graph_plan, pictures_of
 from tests.unit.tiny_checkpoints import tiny_encoder

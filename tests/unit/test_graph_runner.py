@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench.gpu.twin_graphs import TwinBackend, TwinCapture
 from epd.contracts.errors import SettingsError
 from gpu_worker.encoders.base import Encoder, Inputs
 from gpu_worker.encoders.graph_form import Capturable, GraphForm
@@ -17,7 +18,6 @@ from gpu_worker.engine.graphs.bucket import Bucket
 from gpu_worker.engine.graphs.buffers import StaticBuffers
 from gpu_worker.engine.graphs.graph_runner import GraphRunner
 from gpu_worker.engine.graphs.graph_set import CaptureBounds
-from gpu_worker.engine.graphs.twin import TwinBackend, TwinCapture
 from gpu_worker.engine.planner import Budget
 from gpu_worker.engine.runner import EagerRunner
 from gpu_worker.engine.slot import Encoded, Outcome

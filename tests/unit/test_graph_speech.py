@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from bench.gpu.twin_graphs import TwinBackend
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.encoders.graph_form import Capturable
 from gpu_worker.engine.graphs.bucket import make_bucket
 from gpu_worker.engine.graphs.buffers import StaticBuffers
-from gpu_worker.engine.graphs.twin import TwinBackend
 from tests.unit.graph_kit import graph_plan, poisoned, sounds_of, warm_runner
 from tests.unit.tiny_checkpoints import tiny_encoder
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from bench.gpu.twin_streams import TwinMark, TwinStreams
 from gpu_worker.engine.device import DeviceHung, is_device_lost, is_out_of_memory
 from gpu_worker.engine.pinned_ring import PinnedRing, open_ring
-from gpu_worker.engine.twin_streams import TwinMark, TwinStreams
 from tests.unit.engine_rig import wait_until
 
 MIB = 1 << 20
