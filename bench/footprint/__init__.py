@@ -1,0 +1,1 @@
+"""How much of the product one request runs through: files and lines, for a miss and for a cached answer."""
