@@ -2,9 +2,9 @@
 
 It starts the stack of a checkout (``epd up``, with the encoders of its ``epd.toml``, on the CPU) with a
 profile function in every process. It sends one image by URL, and then the same image again, which the API
-answers from the cache, and counts the files in which a function ran, over all processes. It uses only ``epd
-up`` and the HTTP API, so it measures any checkout, also an older one. The folders of the encoders must be
-there.
+answers from the cache, and counts the files in which a function ran, over all processes. It uses only
+``epd up`` and the HTTP API, so it measures any checkout, also an older one. The folders of the encoders must
+be there.
 
 What counts:
 
