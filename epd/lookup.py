@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from epd.config import ModelConfig
 from epd.contracts.card import EncoderCard
@@ -41,10 +41,9 @@ class Needs:
 class Found:
     """The answer for one item.
 
-    ``finished`` are parts that are final at once (cached, or failed by what the cache says of the file);
-    a part in it that is not the item's main part has to be added to the job first. ``main`` and ``audio``
-    are what is still to be made, and None where nothing is. ``audio`` alone may prove needless: only
-    decoding tells whether there is a track.
+    ``finished`` are parts that are final at once: cached, or failed by what is known of the file. ``main``
+    and ``audio`` are what is still to be made, and None where nothing is. ``sound`` says whether the file of
+    a video has an audio track; while it is None, ``audio`` may turn out to be needless.
     """
 
     item: Item
@@ -52,6 +51,31 @@ class Found:
     finished: Mapping[PartId, PartRecord]
     main: Wanted | None
     audio: Wanted | None
+    sound: bool | None = None
+
+    @property
+    def main_part(self) -> PartId:
+        """The part of the item's own media type."""
+        return PartId(self.item.index, self.item.modality)
+
+    @property
+    def audio_part(self) -> PartId:
+        """The part of a video's sound."""
+        return PartId(self.item.index, Modality.AUDIO)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the item's parts depend on an audio track that nobody has looked for yet."""
+        return self.item.modality is Modality.VIDEO and self.audio is not None and self.sound is None
+
+    @property
+    def has_audio_part(self) -> bool:
+        """Whether a video is known to have a second part.
+
+        It has to be added to the job before the main part is finished, or the job would be final too early.
+        """
+        wanted = self.audio is not None or self.audio_part in self.finished
+        return self.item.modality is Modality.VIDEO and bool(self.sound) and wanted
 
     @property
     def complete(self) -> bool:
@@ -73,16 +97,28 @@ class Found:
 
     @property
     def certain_parts(self) -> tuple[PartId, ...]:
-        """The item's parts as far as they are known to exist.
+        """The item's parts as far as they are known to exist, the main one first."""
+        return (self.main_part, self.audio_part) if self.has_audio_part else (self.main_part,)
 
-        The cached frames of a video tell that it has sound; that part has to be added to the job before
-        the main part is finished, or the job would be final too early.
-        """
-        main = PartId(self.item.index, self.item.modality)
-        others = [part for part in self.finished if part != main]
-        if self.main is None and self.audio is not None:
-            others.append(PartId(self.item.index, Modality.AUDIO))
-        return (main, *others)
+
+def parts_of_video(found: Found, *, sound: bool) -> Found:
+    """The answer for a video once it is known whether its file has an audio track. Asks nobody.
+
+    With sound every wanted part exists. Without, the main part is the only one, and it fails where the item
+    requires sound: such an item has nothing left to make.
+    """
+    if sound:
+        return replace(found, sound=True)
+    finished = {part: record for part, record in found.finished.items() if part != found.audio_part}
+    if found.item.options.audio_track is not AudioTrackMode.REQUIRE:
+        return replace(found, sound=False, finished=finished, audio=None)
+    finished[found.main_part] = PartRecord.failed(no_audio_track())
+    return replace(found, sound=False, finished=finished, main=None, audio=None)
+
+
+def no_audio_track() -> NoAudioTrack:
+    """The error of a part that needs the sound of a video without an audio track."""
+    return NoAudioTrack("the video has no audio track")
 
 
 def tracks_of(item: Item, model: ModelConfig) -> tuple[Modality, ...]:
@@ -198,25 +234,29 @@ def _wanted(
 
 
 def _found(item: Item, digest: str, need: Needs, entries: Mapping[str, Entry | None]) -> Found:
-    main_id, audio_id = PartId(item.index, item.modality), PartId(item.index, Modality.AUDIO)
     main = entries[need.main.key]
     audio = entries[need.audio.key] if need.audio is not None else None
     finished: dict[PartId, PartRecord] = {}
     if main is not None:
-        finished[main_id] = PartRecord.done(main, cached=True)
-    if main is not None and need.audio is not None and is_silent(main):
-        if item.options.audio_track is AudioTrackMode.REQUIRE:
-            finished[main_id] = PartRecord.failed(NoAudioTrack("the video has no audio track"))
-        return Found(item, digest, finished, None, None)
+        finished[PartId(item.index, item.modality)] = PartRecord.done(main, cached=True)
     if audio is not None:
-        finished[audio_id] = PartRecord.done(audio, cached=True)
-    return Found(
+        finished[PartId(item.index, Modality.AUDIO)] = PartRecord.done(audio, cached=True)
+    found = Found(
         item,
         digest,
         finished,
         main=need.main if main is None else None,
         audio=need.audio if audio is None else None,
     )
+    sound = None if need.audio is None else _sound_of(main, audio)
+    return found if sound is None else parts_of_video(found, sound=sound)
+
+
+def _sound_of(main: Entry | None, audio: Entry | None) -> bool | None:
+    """Whether a video has an audio track, as far as its cached parts tell."""
+    if main is not None and main.metadata.audio is not None:
+        return main.metadata.audio.present
+    return None if audio is None else True
 
 
 def is_silent(entry: Entry) -> bool:

@@ -23,10 +23,8 @@ from gpu_worker.entry import entry_of
 from gpu_worker.patience import Patience
 from gpu_worker.ticket import Ticket
 from gpu_worker.verdict import Fate, Verdict
-from tasks.flow.claims import fail_flight, withdraw
 from tasks.flow.context import Context
-from tasks.flow.parts import expire_item
-from tasks.flow.refetch import send_back
+from tasks.flow.item import ItemRun
 
 _log = logging.getLogger(__name__)
 
@@ -128,25 +126,28 @@ class Reply:
     def _end_once(self, ticket: Ticket, outcome: Failed | Dropped) -> Verdict:
         if isinstance(outcome, Failed):
             return self._fail(ticket, outcome.error)
-        message = ticket.message
+        message, run = ticket.message, self._run(ticket)
         if outcome.reason is DropReason.EXPIRED:
             fate = Fate.EXPIRED
-            expire_item(self._context, message, message.item)
+            run.expire()
         else:
             # Final already where the job was cancelled; not where an operator revoked the task.
             fate = Fate.CANCELLED
             self._context.store.jobs.finish(message.job_id, ticket.part, _CANCELLED)
-        withdraw(self._context, message, message.item, [message.wanted])
+        run.withdraw([message.wanted])
         return Verdict(ticket.id, fate, {"fate": fate.value})
 
     def _fail(self, ticket: Ticket, error: EpdError) -> Verdict:
-        message = ticket.message
-        if isinstance(error, _REFETCHED) and send_back(self._context, message, message.item, error):
+        wanted, run = ticket.message.wanted, self._run(ticket)
+        if isinstance(error, _REFETCHED) and run.send_back():
             if isinstance(error, EncoderNotReady):  # the fetch will ask for another key
-                withdraw(self._context, message, message.item, [message.wanted])
+                run.withdraw([wanted])
             return Verdict(ticket.id, Fate.REFETCHED, {"fate": Fate.REFETCHED.value, "reason": error.code})
-        fail_flight(self._context, message, message.item, message.wanted, error)
+        run.fail_flight(wanted, error)
         return Verdict(ticket.id, Fate.FAILED, error=error)
+
+    def _run(self, ticket: Ticket) -> ItemRun:
+        return ItemRun(self._context, ticket.message, ticket.message.item)
 
 
 def _timings(ticket: Ticket, encoded: Encoded, written: float) -> dict[str, float]:

@@ -19,8 +19,9 @@ from tasks.celery import app
 @app.task(name="epd.decode", Request="tasks.requests:DecodeRequest")
 def decode(document: dict[str, Any]) -> dict[str, float]:
     """Decode an item; returns what is to be counted."""
-    from tasks.flow.decode_failure import fail_decode
-    from tasks.flow.decode_item import decode_item
+    from tasks.flow.decode import decode_item
+    from tasks.flow.flights import give_up_decode
+    from tasks.flow.item import DecodeRun
     from tasks.process import process_context
     from tasks.redo import redo_later
 
@@ -31,7 +32,8 @@ def decode(document: dict[str, Any]) -> dict[str, float]:
             tally = decode_item(context, message.model_copy(update={"trace": carrier}))
         return {str(name): amount for name, amount in tally.items() if amount}
     except SoftTimeLimitExceeded:
-        fail_decode(context, message, DecodeTimeout("decoding took longer than its limit"))
+        run = DecodeRun(context, message, message.item)
+        give_up_decode(run, DecodeTimeout("decoding took longer than its limit"))
         return {Count.DECODE_FAILURES.value: 1}
     except StoreUnavailable as trouble:
         return redo_later(lambda pause: context.publisher.decode([message], countdown=pause), trouble)

@@ -21,8 +21,8 @@ def fetch(self: Any, document: dict[str, Any]) -> dict[str, float]:
     A chunk that was in a worker which died is taken apart, so that the item which may have killed it
     meets its end alone.
     """
-    from tasks.flow.fetch_chunk import fetch_chunk
-    from tasks.flow.refetch import single_items
+    from tasks.flow.fetch import fetch_chunk
+    from tasks.flow.item import single_items
     from tasks.process import download_executor, process_context
     from tasks.redo import redo_later
 

@@ -9,10 +9,9 @@ from pydantic import ValidationError
 
 from epd.contracts.errors import WorkerCrashed
 from epd.contracts.messages import DecodeMessage, EncodeMessage, FetchMessage
-from tasks.flow.claims import fail_flight
 from tasks.flow.context import Context
-from tasks.flow.decode_failure import fail_decode
-from tasks.flow.fetch_item import give_up
+from tasks.flow.flights import give_up_decode, give_up_fetch
+from tasks.flow.item import DecodeRun, ItemRun
 from tasks.process import process_context
 from tasks.unacked_poison import PoisonMessage
 
@@ -49,10 +48,11 @@ def fail_document(context: Context, task: str, document: dict[str, Any], deliver
         case "epd.fetch":
             chunk = FetchMessage.model_validate(document)
             for item in chunk.items:
-                give_up(context, chunk, item, error)
+                give_up_fetch(ItemRun(context, chunk, item), error)
         case "epd.decode":
-            fail_decode(context, DecodeMessage.model_validate(document), error)
+            decode = DecodeMessage.model_validate(document)
+            give_up_decode(DecodeRun(context, decode, decode.item), error)
         case "epd.encode":
             encode = EncodeMessage.model_validate(document)
-            fail_flight(context, encode, encode.item, encode.wanted, error)
+            ItemRun(context, encode, encode.item).fail_flight(encode.wanted, error)
             context.store.blobs.free(encode.raw.blob)

@@ -46,11 +46,13 @@ class DecodeRequest(CountedRequest):
             self._fail_item()
 
     def _fail_item(self) -> None:
-        from tasks.flow.decode_failure import fail_decode
+        from tasks.flow.flights import give_up_decode
+        from tasks.flow.item import DecodeRun
         from tasks.process import process_context
 
         try:
             context, message = process_context(), DecodeMessage.model_validate(self.args[0])
-            fail_decode(context, message, DecodeTimeout("decoding hung and was killed"))
+            run = DecodeRun(context, message, message.item)
+            give_up_decode(run, DecodeTimeout("decoding hung and was killed"))
         except (EpdError, ValueError, IndexError):
             logger.exception("task %s was killed; its item ends with its flight's lease", self.id)

@@ -57,9 +57,9 @@ def load_work(sender: Any, **_: Any) -> None:
     except SettingsError as error:
         raise SystemExit(f"epd: {error}") from error
     if FETCH in kinds:
-        import tasks.flow.fetch_chunk
+        import tasks.flow.fetch
     if DECODE in kinds:
-        import tasks.flow.decode_item  # noqa: F401
+        import tasks.flow.decode  # noqa: F401
 
         bound_child_exit()
 

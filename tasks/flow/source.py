@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import logging
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from epd.contracts.errors import NotFound
-from epd.contracts.media import NOMINAL_BYTES, BlobRef, Item
-from epd.contracts.messages import FetchMessage
+from epd.contracts.media import NOMINAL_BYTES, BlobRef
 from epd.identity import source_key
 from epd.lookup import Found, is_fresh
 from epd.store.values import BlobKind, SourceMemo
-from tasks.flow.context import Context
-from tasks.flow.settling import LookUp, needs_no_bytes
+from tasks.flow.flights import leading
+from tasks.flow.item import FetchRun
+from tasks.flow.settle import LookUp, needs_no_bytes
 from workers.download import Downloaded, Validators, download
 from workers.limits import fetch_limits
 
-logger = logging.getLogger(__name__)
-
-#: Seconds by which a download may be older than a request that shares it, as long as what it was for is still
-#: in the making: who misses a key while it is made joins its flight, and that has one download. The bound is
-#: for content that changes while a long queue is worked off.
+#: Seconds by which a download may be older than a request that shares it, while the embedding it was for is
+#: still being made: an item that misses a key joins the key's flight, and a flight has one download. The
+#: bound is for content that changes while a long queue is worked off.
 SAME_FLIGHT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """An item whose digest is known. ``blob`` holds its bytes; None where no byte was needed.
+    """An item whose digest is known. ``blob`` holds its bytes; None where no bytes were needed.
 
-    ``asked``: its server was asked, and answered with a body or with 304.
+    ``asked``: the server was asked, and answered with a body or with 304.
     """
 
     found: Found
@@ -36,82 +34,104 @@ class Resolved:
     asked: bool = False
 
 
-def resolve(context: Context, message: FetchMessage, item: Item, look_up: LookUp) -> Resolved:
-    """Find an item's digest, downloading no more than is needed to serve it.
+@dataclass(frozen=True, slots=True)
+class ItemSource:
+    """Where an item's bytes come from. ``leads``: others may wait for its download."""
 
-    Raises:
-        NotFound: the upload is unknown or over its time.
-        CallerFault, SourceFault, BlobSpaceFull: as ``workers.download.download``.
-    """
-    media_id = item.source.media_id
-    if media_id is None:
-        return _resolve_url(context, message, item, look_up)
-    blob = context.store.blobs.media(media_id)
-    if blob is None:
-        raise NotFound(f"no upload {media_id}: it was never made or is over its time")
-    return Resolved(look_up(media_id), blob)
+    run: FetchRun
+    look_up: LookUp
+    leads: bool
+
+    def resolve(self) -> Resolved:
+        """Find the item's digest, downloading no more than is needed to serve it.
+
+        Raises:
+            NotFound: the upload is unknown or over its time.
+            CallerFault, SourceFault, BlobSpaceFull: as ``workers.download.download``.
+        """
+        with self._leading():
+            return self._resolve_upload() if self.run.item.source.url is None else self._resolve_url()
+
+    def download(self) -> Resolved:
+        """The bytes of the item's URL as they are now, whatever is known of it; raises as ``resolve``."""
+        with self._leading():
+            return self._download_body(self._memo())
+
+    def _leading(self) -> AbstractContextManager[None]:
+        return leading(self.run) if self.leads else nullcontext()
+
+    def _resolve_upload(self) -> Resolved:
+        media_id = self.run.item.source.media_id or ""
+        blob = self.run.context.store.blobs.media(media_id)
+        if blob is None:
+            raise NotFound(f"no upload {media_id}: it was never made or is over its time")
+        return Resolved(self.look_up(media_id), blob)
+
+    def _resolve_url(self) -> Resolved:
+        memo = self._memo()
+        known = self.look_up(memo.digest) if memo is not None else None
+        if memo is None or known is None or not needs_no_bytes(self.run.context, known):
+            return self._download_body(memo)
+        if self._is_current(memo, known):
+            return Resolved(known, None)
+        return self._revalidate(memo, known)
+
+    def _memo(self) -> SourceMemo | None:
+        return self.run.context.store.sources.get(source_key(self._url))
+
+    @property
+    def _url(self) -> str:
+        return self.run.item.source.url or ""
+
+    def _is_current(self, memo: SourceMemo, known: Found) -> bool:
+        """Whether the URL need not be asked: it was asked since the request came, or the memo is fresh."""
+        grace = 0.0 if known.complete else SAME_FLIGHT
+        if memo.fetched_at >= self.run.message.enqueued_at - grace:
+            return True
+        context = self.run.context
+        return is_fresh(memo, url_ttl=context.settings.url_ttl, now=context.clock())
+
+    def _revalidate(self, memo: SourceMemo, known: Found) -> Resolved:
+        """Ask the server whether the content is still what the memo says; a 304 costs no body.
+
+        A server that says 304 is believed, also where its tag is a weak one or its content is another.
+        """
+        validators = Validators(
+            answered_by=memo.answered_by, etag=memo.etag, last_modified=memo.last_modified
+        )
+        downloaded, blob = self._download(memo, validators)
+        if downloaded.not_modified:
+            return Resolved(known, None, asked=True)
+        return Resolved(self.look_up(downloaded.digest), blob, asked=True)
+
+    def _download_body(self, memo: SourceMemo | None) -> Resolved:
+        downloaded, blob = self._download(memo)
+        return Resolved(self.look_up(downloaded.digest), blob, asked=True)
+
+    def _download(
+        self, memo: SourceMemo | None, validators: Validators | None = None
+    ) -> tuple[Downloaded, BlobRef | None]:
+        """Download into a new source blob and remember the URL; no blob is kept of a 304.
+
+        Space for an estimated size is held before the URL is asked. Once the server has told the length,
+        that is held, before the first byte is read.
+        """
+        context, item = self.run.context, self.run.item
+        started = context.clock()
+        reserve = context.reservation(NOMINAL_BYTES[item.modality] if memo is None else memo.nbytes)
+        with context.store.blobs.create(BlobKind.SOURCE, reserve) as (name, file):
+            limits = replace(fetch_limits(context.settings, item.modality), hold=context.hold_for(name))
+            downloaded = download(self._url, into=file, limits=limits, validators=validators)
+        blob = BlobRef(name=name, nbytes=downloaded.nbytes)
+        if downloaded.not_modified and memo is not None:
+            context.store.blobs.free(blob)
+            context.store.sources.put(source_key(self._url), _confirmed(memo, downloaded, started))
+            return downloaded, None
+        context.store.sources.put(source_key(self._url), _memo_of(downloaded, started))
+        return downloaded, blob
 
 
-def download_anew(context: Context, item: Item, look_up: LookUp) -> Resolved:
-    """The bytes of an item's URL as they are now, whatever is known of it."""
-    memo = context.store.sources.get(source_key(item.source.url or ""))
-    downloaded, blob = _download(context, item, memo)
-    return Resolved(look_up(downloaded.digest), blob, asked=True)
-
-
-def _resolve_url(context: Context, message: FetchMessage, item: Item, look_up: LookUp) -> Resolved:
-    memo = context.store.sources.get(source_key(item.source.url or ""))
-    known = look_up(memo.digest) if memo is not None else None
-    if memo is None or known is None or not needs_no_bytes(context, known):
-        return download_anew(context, item, look_up)
-    if _is_current(context, message, memo, known):
-        return Resolved(known, None)
-    return _revalidate(context, item, memo, known, look_up)
-
-
-def _is_current(context: Context, message: FetchMessage, memo: SourceMemo, known: Found) -> bool:
-    """Whether the URL need not be asked for: it was since the request came, or the memo is fresh."""
-    grace = 0.0 if known.complete else SAME_FLIGHT
-    if memo.fetched_at >= message.enqueued_at - grace:
-        return True
-    return is_fresh(memo, url_ttl=context.settings.url_ttl, now=context.clock())
-
-
-def _revalidate(context: Context, item: Item, memo: SourceMemo, known: Found, look_up: LookUp) -> Resolved:
-    """Ask the server whether the content is still what the memo says; a 304 costs no body.
-
-    A server that says 304 is believed, also where its tag is a weak one or its content is another.
-    """
-    validators = Validators(answered_by=memo.answered_by, etag=memo.etag, last_modified=memo.last_modified)
-    downloaded, blob = _download(context, item, memo, validators)
-    if downloaded.not_modified:
-        return Resolved(known, None, asked=True)
-    return Resolved(look_up(downloaded.digest), blob, asked=True)
-
-
-def _download(
-    context: Context, item: Item, memo: SourceMemo | None, validators: Validators | None = None
-) -> tuple[Downloaded, BlobRef | None]:
-    """Download into a new source blob and remember the URL; no blob is kept of a 304.
-
-    A guess is held before the URL is asked for; once the server has told the length, that is held, before
-    the first byte is read.
-    """
-    started, url = context.clock(), item.source.url or ""
-    reserve = context.reservation(NOMINAL_BYTES[item.modality] if memo is None else memo.nbytes)
-    with context.store.blobs.create(BlobKind.SOURCE, reserve) as (name, file):
-        limits = replace(fetch_limits(context.settings, item.modality), hold=context.hold_for(name))
-        downloaded = download(url, into=file, limits=limits, validators=validators)
-    blob = BlobRef(name=name, nbytes=downloaded.nbytes)
-    if downloaded.not_modified and memo is not None:
-        context.store.blobs.free(blob)
-        context.store.sources.put(source_key(url), _confirmed(memo, downloaded, started))
-        return downloaded, None
-    context.store.sources.put(source_key(url), _memo(downloaded, started))
-    return downloaded, blob
-
-
-def _memo(downloaded: Downloaded, started: float) -> SourceMemo:
+def _memo_of(downloaded: Downloaded, started: float) -> SourceMemo:
     return SourceMemo(
         digest=downloaded.digest,
         etag=downloaded.reuse.etag,
@@ -124,6 +144,6 @@ def _memo(downloaded: Downloaded, started: float) -> SourceMemo:
 
 
 def _confirmed(memo: SourceMemo, downloaded: Downloaded, started: float) -> SourceMemo:
-    """The memo after a 304: what that says anew of the content's life holds from now on."""
+    """The memo after a 304, whose headers may give the content a new lifetime."""
     age = downloaded.reuse.max_age
     return memo.model_copy(update={"fetched_at": started, "max_age": memo.max_age if age is None else age})

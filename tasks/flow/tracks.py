@@ -1,20 +1,38 @@
-"""One track of an item through the decoder, into a raw blob."""
+"""The tracks of an item through the decoder: a raw blob and an encode message for each, published at once."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from billiard.exceptions import SoftTimeLimitExceeded
+
 from epd.contracts.card import AudioRules, EncoderCard, VideoRules
-from epd.contracts.errors import EncoderNotReady
-from epd.contracts.media import BlobRef, Item, Modality, RawAudio, RawFrames, RawImage
-from epd.contracts.messages import Wanted
+from epd.contracts.errors import (
+    BlobMissing,
+    BlobSpaceFull,
+    EncoderNotReady,
+    EpdError,
+    Internal,
+    StoreUnavailable,
+)
+from epd.contracts.media import BlobRef, Modality, RawAudio, RawFrames, RawImage
+from epd.contracts.messages import EncodeMessage, Wanted
 from epd.contracts.metadata import AudioTrackInfo
 from epd.identity import encoder_identity
 from epd.store.values import BlobKind
 from tasks.flow.context import Context
+from tasks.flow.flights import kept_flights
+from tasks.flow.item import DecodeRun
 from workers.decode import audio_track, decode
 from workers.limits import decode_limits
+
+logger = logging.getLogger(__name__)
+
+#: What sends the item back to ``fetch``: its bytes are gone, or its key is no longer the right one.
+STALE = (BlobMissing, EncoderNotReady)
 
 
 def audio_track_of(context: Context, path: Path) -> AudioTrackInfo:
@@ -29,22 +47,82 @@ def audio_track_of(context: Context, path: Path) -> AudioTrackInfo:
     return AudioTrackInfo(present=True, seconds=track.duration)
 
 
-def decode_track(context: Context, path: Path, item: Item, wanted: Wanted) -> RawImage | RawFrames | RawAudio:
+def make_tracks(run: DecodeRun, path: Path, owned: Sequence[Wanted], sound: AudioTrackInfo | None) -> int:
+    """Decode tracks and publish them in one batch; returns how many. A track that fails, fails alone.
+
+    Blobs that are not handed on are freed.
+
+    Raises:
+        StoreUnavailable, BlobSpaceFull, BlobMissing, EncoderNotReady: none is published.
+    """
+    made: list[EncodeMessage] = []
+    try:
+        with kept_flights(run.context, [each.key for each in owned]):
+            for wanted in owned:
+                encode = _track(run, path, wanted, sound)
+                made += [] if encode is None else [encode]
+        run.context.publisher.encode(made)
+    except BaseException:
+        for encode in made:
+            run.context.store.blobs.free(encode.raw.blob)
+        raise
+    return len(made)
+
+
+def as_typed(error: Exception, run: DecodeRun) -> EpdError:
+    """The error that a part fails with; an unexpected one is logged and becomes ``Internal``."""
+    if isinstance(error, EpdError):
+        return error
+    logger.error("job %s item %s: decode failed", run.message.job_id, run.item.index, exc_info=error)
+    return Internal("decoding failed; the worker's log tells why")
+
+
+def _track(run: DecodeRun, path: Path, wanted: Wanted, sound: AudioTrackInfo | None) -> EncodeMessage | None:
+    """Decode one track to its encode message; None where it failed."""
+    try:
+        raw = _decode(run, path, wanted)
+    except (StoreUnavailable, BlobSpaceFull, SoftTimeLimitExceeded, *STALE):
+        raise
+    except Exception as error:
+        if not path.exists():
+            raise BlobMissing("the bytes went while they were decoded") from error
+        run.fail_flight(wanted, as_typed(error, run))
+        return None
+    message = run.message
+    return EncodeMessage(
+        job_id=message.job_id,
+        model=message.model,
+        priority=message.priority,
+        deadline=message.deadline,
+        enqueued_at=run.context.clock(),
+        attempt=message.attempt,
+        trace=message.trace,
+        item=run.item,
+        digest=message.digest,
+        wanted=wanted,
+        raw=raw,
+        audio=sound if wanted.track is Modality.VIDEO else None,
+        source_bytes=message.blob.nbytes,
+        timings=run.timings(),
+    )
+
+
+def _decode(run: DecodeRun, path: Path, wanted: Wanted) -> RawImage | RawFrames | RawAudio:
     """Decode one track into a new raw blob, which is removed again when decoding fails.
 
-    Its room is held when the header is read, before anything is decoded.
+    Its space is held when the header is read, before anything is decoded.
 
     Raises:
         CallerFault: the media is at fault.
         DecodeTimeout, BlobSpaceFull: as the decoder says.
         EncoderNotReady: the encoder changed since the key was built, so its rules may differ.
     """
-    card = _card_of(context, wanted)
+    context, card = run.context, _card_of(run.context, wanted)
     with context.store.blobs.create(BlobKind.RAW) as (name, file):
         raw = decode(
             path,
             modality=wanted.track,
-            options=item.options,
+            options=run.item.options,
             rules=_rules(card, wanted.track),
             limits=replace(decode_limits(context.settings), hold=context.hold_for(name)),
             out=Path(file.name),

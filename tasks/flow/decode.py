@@ -1,0 +1,110 @@
+"""One item through ``decode``: probe, add the audio part, claim, decode each track, publish all at once."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from billiard.exceptions import SoftTimeLimitExceeded
+
+from epd.contracts.errors import BlobMissing, BlobSpaceFull, EncoderNotReady, EpdError, StoreUnavailable
+from epd.contracts.job import PartId, Stage
+from epd.contracts.media import Modality
+from epd.contracts.messages import DecodeMessage
+from epd.lookup import Found, parts_of_video
+from epd.telemetry.counters import Count
+from tasks.flow.context import Context, Tally
+from tasks.flow.flights import give_up_decode, leave_download, serve_waiters
+from tasks.flow.item import DecodeRun, pause_of
+from tasks.flow.settle import settle, without_final_parts
+from tasks.flow.tracks import STALE, as_typed, audio_track_of, make_tracks
+
+logger = logging.getLogger(__name__)
+
+
+def decode_item(context: Context, message: DecodeMessage) -> Tally:
+    """Decode one item and publish its encode messages; returns the counts.
+
+    Raises:
+        StoreUnavailable: store or broker do not answer; the message may be run again.
+        SoftTimeLimitExceeded: the worker's limit struck; the caller fails the item.
+    """
+    run = DecodeRun(context, message, message.item)
+    if run.expired:
+        run.expire()
+        return _drop(run, Count.DECODE_EXPIRED)
+    open_parts = run.open_parts(Stage.DECODE)
+    if not open_parts:
+        return _drop(run, Count.DECODE_DROPPED)
+    path = None
+    try:
+        path = context.store.blobs.path(message.blob)
+        tally = _decode(run, path, open_parts)
+    except STALE as error:
+        return _go_back(run, error)
+    except BlobSpaceFull as error:
+        return _postpone(run, error)
+    except (StoreUnavailable, SoftTimeLimitExceeded):
+        raise
+    except Exception as error:
+        if path is not None and not path.exists():
+            return _go_back(run, BlobMissing("the bytes went while they were decoded"))
+        return _fail(run, as_typed(error, run))
+    run.free_source()
+    return tally
+
+
+def _decode(run: DecodeRun, path: Path, open_parts: frozenset[PartId]) -> Tally:
+    message = run.message
+    needed = Found(run.item, message.digest, {}, message.main, message.audio)
+    track = audio_track_of(run.context, path) if run.item.modality is Modality.VIDEO else None
+    found = needed if track is None else parts_of_video(needed, sound=track.present)
+    settled = settle(run, without_final_parts(found, open_parts))
+    # The flight of a sound that is not there goes on: the same bytes, sent as audio, fail for a reason of
+    # their own.
+    run.withdraw(wanted for wanted in needed.missing if wanted not in found.missing)
+    if track is not None:
+        run.context.store.sources.note_sound(message.digest, track.present)
+        serve_waiters(run, message.digest)
+    if found.finished:  # it requires a sound that is not there; others may wait for its frames without it
+        return {Count.DECODE_FAILURES: 1}
+    made = make_tracks(run, path, settled.owned, track)
+    return {
+        Count.DECODE_ITEMS: made,
+        Count.DECODE_FAILURES: len(settled.owned) - made,
+        Count.DECODE_SECONDS: run.spent(),
+        Count.FLIGHTS_JOINED: settled.joined,
+    }
+
+
+def _drop(run: DecodeRun, reason: Count) -> Tally:
+    """Leave the flights of an item that nobody waits for any more, and free its bytes."""
+    leave_download(run)
+    run.withdraw(run.wanted)
+    run.free_source()
+    return {reason: 1}
+
+
+def _go_back(run: DecodeRun, error: EpdError) -> Tally:
+    """Fetch the item again; after too many tries it fails with the reason."""
+    if not run.send_back():
+        return _fail(run, error)
+    logger.info("job %s item %s goes back to fetch: %s", run.message.job_id, run.item.index, error)
+    if isinstance(error, EncoderNotReady):  # the fetch will ask for another key
+        run.withdraw(run.wanted)
+    run.free_source()
+    return {Count.RETRIED_ITEMS: 1}
+
+
+def _postpone(run: DecodeRun, error: EpdError) -> Tally:
+    """Decode later, when encoding has freed space; without time for that the item fails with the reason."""
+    pause = pause_of(run.message, now=run.context.clock())
+    if pause is None:
+        return _fail(run, error)
+    run.context.publisher.decode([run.message], countdown=pause)
+    return {Count.RETRIED_ITEMS: 1}
+
+
+def _fail(run: DecodeRun, error: EpdError) -> Tally:
+    give_up_decode(run, error)
+    return {Count.DECODE_FAILURES: 1}

@@ -1,0 +1,147 @@
+"""Flights: one download of a URL for everyone who wants it at once, from whatever process, and their leases.
+
+The first item leads: it downloads. The others leave their message with the flight and are done. The leader
+has them join the flight of the embedding, or ends them with the error of the download. For a video whose
+sound decides its parts ``decode`` does that, otherwise ``fetch``. A leader that dies is run again with its
+own message, or a reaper publishes the message of a waiter when the lease has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from pydantic import ValidationError
+
+from epd.contracts.errors import CallerFault, EncoderNotReady, EpdError, SourceFault, StoreUnavailable
+from epd.contracts.messages import FetchMessage
+from epd.identity import download_key
+from epd.store.values import Claim, Companion
+from tasks.flow.context import Context
+from tasks.flow.item import DecodeRun, ItemRun
+from tasks.flow.settle import join
+
+logger = logging.getLogger(__name__)
+
+
+def join_or_lead(run: ItemRun) -> bool:
+    """Ask for the download of an item's URL. False: another item leads, and serves this one too."""
+    answer = run.context.store.flights.claim(_download_of(run), run.waiter(run.main_part))
+    return answer is not Claim.WAITING
+
+
+@contextmanager
+def leading(run: ItemRun) -> Iterator[None]:
+    """Keep the lease of the download while the source is asked; its faults are those of all who wait."""
+    try:
+        with kept_flights(run.context, [_download_of(run)]):
+            yield
+    except (CallerFault, SourceFault) as error:
+        fail_waiters(run, error)
+        raise
+
+
+def serve_waiters(run: ItemRun, digest: str) -> None:
+    """The download is there: everyone who waited for it joins the flight of their embedding."""
+
+    def serve(waiter: ItemRun) -> bool:
+        try:
+            return join(waiter, digest)
+        except EncoderNotReady:
+            return False
+        except CallerFault as error:
+            waiter.fail(error)
+            return True
+
+    _take_waiters(run, serve)
+
+
+def fail_waiters(run: ItemRun, error: EpdError) -> None:
+    """The download has failed for good, and with it the items of all who waited for it."""
+
+    def serve(waiter: ItemRun) -> bool:
+        waiter.fail(error)
+        return True
+
+    _take_waiters(run, serve)
+
+
+def leave_download(run: ItemRun) -> None:
+    """Leave the flight of a download that was not made; the first waiter's message is published instead."""
+    if run.item.source.url is None:
+        return
+    flights = run.context.store.flights
+    successor = flights.withdraw(_download_of(run), run.message.job_id, run.main_part)
+    if successor is not None:
+        run.context.publisher.fetch([FetchMessage.from_json(successor)])
+
+
+def give_up_fetch(run: ItemRun, error: EpdError) -> None:
+    """Fail an item that cannot be fetched; a waiter makes the download, if there is one."""
+    run.fail(error)
+    leave_download(run)
+
+
+def give_up_decode(run: DecodeRun, error: EpdError) -> None:
+    """Fail what a decode message is for, for everyone who waits for it, and free its bytes."""
+    for wanted in run.wanted:
+        run.fail_flight(wanted, error)
+    fail_waiters(run, error)
+    run.free_source()
+
+
+@contextmanager
+def kept_flights(context: Context, keys: Sequence[str]) -> Iterator[None]:
+    """Renew the leases of some flights every third of a lease while the block runs."""
+    if not keys:
+        yield
+        return
+    done = threading.Event()
+    keeper = threading.Thread(target=_keep, args=(context, tuple(keys), done), name="lease", daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def _keep(context: Context, keys: Sequence[str], done: threading.Event) -> None:
+    while not done.wait(context.settings.flight_lease / 3):
+        try:
+            for key in keys:
+                context.store.flights.extend(key)
+        except StoreUnavailable as error:
+            logger.warning("leases not renewed: %s", error)
+
+
+def _take_waiters(run: ItemRun, serve: Callable[[ItemRun], bool]) -> None:
+    """Serve all waiters, also those that come in between. Does nothing where the item does not lead.
+
+    ``serve`` answers False for an item that has to start again. Those are published last: earlier, they
+    would find this flight and wait in it.
+    """
+    if run.item.source.url is None:
+        return
+    again: list[FetchMessage] = []
+    served: list[Companion] = []
+    take = run.context.store.flights.land
+    while served := take(_download_of(run), run.message.job_id, run.main_part, served):
+        for message in filter(None, map(_read, served)):
+            if not serve(ItemRun(run.context, message, message.items[0])):
+                again.append(message)
+    if again:
+        run.context.publisher.fetch(again)
+
+
+def _download_of(run: ItemRun) -> str:
+    return download_key(run.item.source.url or "", run.item.modality)
+
+
+def _read(waiter: Companion) -> FetchMessage | None:
+    try:
+        return FetchMessage.from_json(waiter.message)
+    except ValidationError:
+        logger.exception("a waiter left an unreadable message; its item ends with its deadline")
+        return None

@@ -1,0 +1,105 @@
+"""An item whose digest is known: cached parts are finished, flights of others joined, the rest is claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from epd.contracts.job import PartId, PartRecord, Stage
+from epd.contracts.messages import Wanted
+from epd.lookup import Found, look_up, needs_of, no_audio_track, parts_of_video
+from epd.store.values import Claim
+from tasks.flow.context import Context
+from tasks.flow.item import ItemRun
+
+#: What an item needs of a digest, and what of it is cached.
+LookUp = Callable[[str], Found]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """``owned`` is this item's to make; ``joined`` embeddings are made by others."""
+
+    owned: tuple[Wanted, ...] = ()
+    joined: int = 0
+
+
+def look_up_of(run: ItemRun, open_parts: frozenset[PartId]) -> LookUp:
+    """The look-up of a digest for the parts that are open.
+
+    Raises:
+        UnknownModel, EncoderNotReady: at once, before anything is looked up.
+    """
+    look_up_all = look_up_of_all(run)
+
+    def look_up_open(digest: str) -> Found:
+        found = look_up_all(digest)
+        sound = run.context.store.sources.sound(digest) if found.undecided else None
+        return without_final_parts(found if sound is None else parts_of_video(found, sound=sound), open_parts)
+
+    return look_up_open
+
+
+def look_up_of_all(run: ItemRun) -> LookUp:
+    """The look-up of a digest for every part that the item may have; raises as ``look_up_of``."""
+    context, item = run.context, run.item
+    _, model = context.config.model(run.message.model)
+    cards = context.cards.of(run.message.model, model)
+    needs_of(item, "", model=model, cards=cards)
+
+    def look_up_digest(digest: str) -> Found:
+        return look_up([(item, digest)], model=model, cards=cards, embeddings=context.store.embeddings)[0]
+
+    return look_up_digest
+
+
+def without_final_parts(found: Found, open_parts: frozenset[PartId]) -> Found:
+    """What was found, for an item of which only some parts are open.
+
+    An item may be fetched again for its sound alone. Then its frames are not made again, and if its video
+    has changed to one without sound, the part that waits for it fails.
+    """
+    if found.main_part not in open_parts:
+        found = replace(found, main=None)
+    if found.sound is False and found.audio_part in open_parts:
+        failed = PartRecord.failed(no_audio_track())
+        found = replace(found, finished={**found.finished, found.audio_part: failed})
+    return found
+
+
+def needs_no_bytes(context: Context, found: Found) -> bool:
+    """Whether everything that the item wants is cached or being made, so that its bytes are of no use."""
+    if found.undecided:
+        return False
+    return all(context.store.flights.flying([wanted.key for wanted in found.missing]))
+
+
+def settle(run: ItemRun, found: Found) -> Settled:
+    """Finish the parts that are final at once and claim what is missing.
+
+    The audio part of a video is added before any of its parts ends, or the job could end without it.
+    Nothing is claimed while only decoding can tell which parts there are: a video that waited for the
+    frames of another job would be final with them, before its audio part was known.
+    """
+    if found.has_audio_part and not run.add_audio_part():
+        return Settled()  # the job is gone
+    for part, record in found.finished.items():
+        run.finish(part, record)
+    if found.undecided:
+        return Settled(owned=found.missing)
+    claims = [(wanted, run.claim(wanted)) for wanted in found.missing]
+    return Settled(
+        owned=tuple(wanted for wanted, claim in claims if claim is Claim.OWNED),
+        joined=sum(claim is Claim.WAITING for _, claim in claims),
+    )
+
+
+def join(run: ItemRun, digest: str) -> bool:
+    """Have an item join what is cached or being made for its digest, without bytes.
+
+    False: something is left that nobody else makes, so the item has to be fetched.
+    """
+    open_parts = run.open_parts(Stage.FETCH)
+    if not open_parts:
+        return True
+    return not settle(run, look_up_of(run, open_parts)(digest)).owned
