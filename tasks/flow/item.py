@@ -129,10 +129,8 @@ class ItemRun:
             part = PartId(self.item.index, each.track)
             successor = self.context.store.flights.withdraw(each.key, self.message.job_id, part)
             if successor is not None:
-                restart = FetchMessage.from_json(successor)
-                self.context.publisher.fetch(
-                    [restart.model_copy(update={"enqueued_at": self.context.clock()})]
-                )
+                now = {"enqueued_at": self.context.clock()}
+                self.context.publisher.fetch([FetchMessage.from_json(successor).model_copy(update=now)])
 
     def waiter(self, part: PartId) -> Waiter:
         """This item as one that waits for a flight; its message fetches the item again."""
@@ -147,9 +145,7 @@ class ItemRun:
         if attempt > MAX_ATTEMPTS:
             return False
         now = self.context.clock()
-        again = fetch_message(self.message, self.item, enqueued_at=now).model_copy(
-            update={"attempt": attempt}
-        )
+        again = fetch_message(self.message, self.item, enqueued_at=now, attempt=attempt)
         self.context.publisher.fetch([again])
         return True
 
@@ -185,15 +181,17 @@ class DecodeRun(ItemRun):
         self.context.store.blobs.free(self.message.blob)
 
 
-def fetch_message(message: Envelope, item: Item, *, enqueued_at: float) -> FetchMessage:
-    """The fetch message of one item, with the job, deadline, attempt and trace of another message."""
+def fetch_message(
+    message: Envelope, item: Item, *, enqueued_at: float, attempt: int | None = None
+) -> FetchMessage:
+    """The fetch message of one item, with the job, deadline and trace of another message."""
     return FetchMessage(
         job_id=message.job_id,
         model=message.model,
         priority=message.priority,
         deadline=message.deadline,
         enqueued_at=enqueued_at,
-        attempt=message.attempt,
+        attempt=message.attempt if attempt is None else attempt,
         trace=message.trace,
         items=(item,),
     )

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tasks_kit import CONFIG, EYE, Bench
 
 from epd.contracts.job import JobRecord, PartId, PartRecord
 from epd.contracts.media import BlobRef, Item, Modality, RawImage, Source
@@ -22,6 +21,7 @@ from gpu_worker.engine.slot import Encoded
 from gpu_worker.patience import Patience
 from gpu_worker.reply import Reply
 from gpu_worker.ticket import Ticket
+from tests.flow_kit import CONFIG, EYE, Bench
 from tests.store_kit import Stores
 
 CARDS = {"eye": EYE}

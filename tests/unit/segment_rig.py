@@ -9,7 +9,6 @@ from typing import Any
 
 from encode_bench import wait_for
 from numpy.typing import NDArray
-from tasks_kit import CONFIG, Bench
 
 from epd.contracts.job import JobRecord, PartId, PartRecord, State
 from epd.contracts.media import BlobRef, Item, Modality, RawAudio, RawFrames, Source
@@ -27,6 +26,7 @@ from gpu_worker.patience import Patience
 from gpu_worker.reply import Reply
 from gpu_worker.reuse.segment_cache import SegmentCache
 from gpu_worker.verdict import Verdict
+from tests.flow_kit import CONFIG, Bench
 from tests.store_kit import Stores
 
 Values = NDArray[Any]

@@ -15,7 +15,7 @@ from epd.contracts.media import Item, Modality, Source
 from epd.contracts.messages import Wanted
 from epd.contracts.metadata import AudioTrackInfo, EmbeddingRef, Entry, Metadata
 from epd.identity import source_key
-from epd.lookup import Found, cards_of, fresh_digest, look_up, needs_of, tracks_of
+from epd.lookup import Found, cards_of, fresh_digest, look_up, needs_of, parts_of_video, tracks_of
 from epd.settings import Settings
 from epd.store.base import Store
 from epd.store.entry_text import ref_of
@@ -126,6 +126,32 @@ def test_a_silent_video(store: Store) -> None:
     error = required.finished[MAIN].error
     assert error is not None
     assert error.code == "no_audio_track"
+
+
+@pytest.mark.parametrize("mode", ["auto", "require"])
+@pytest.mark.parametrize("sound", [True, False], ids=["sound", "silent"])
+def test_the_parts_of_a_video(store: Store, mode: str, sound: bool) -> None:
+    found = find(store, video(mode))
+    assert found.undecided
+    assert not found.has_audio_part
+    heard = parts_of_video(found, sound=sound)
+    assert not heard.undecided
+    assert heard.has_audio_part is sound
+    if sound:
+        assert heard.missing == found.missing
+    elif mode == "auto":
+        assert heard.missing == (found.main,)
+        assert heard.finished == {}
+    else:
+        assert heard.complete
+        assert list(heard.finished) == [MAIN]
+
+
+def test_other_items_are_never_undecided(store: Store) -> None:
+    picture = Item(index=0, modality=Modality.IMAGE, source=Source(media_id=DIGEST))
+    for item in (picture, video("none")):
+        assert not find(store, item).undecided
+        assert find(store, item).certain_parts == (PartId(0, item.modality),)
 
 
 def test_models_without_an_encoder(store: Store) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import time
-from pathlib import Path
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 from celery import Celery
 from celery.exceptions import Reject
 from kombu import Exchange, Queue
-from tasks_kit import Bench, png
 
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import Priority
@@ -21,23 +22,18 @@ from epd.contracts.messages import EncodeMessage, FetchMessage
 from epd.store.values import Claim
 from epd.telemetry.counters import Count, Counters
 from tasks.celery import app
-from tasks.flow.decode_item import decode_item
-from tasks.flow.refetch import pause_of, waiter_of
+from tasks.fetch import fetch
+from tasks.flow.item import ItemRun, pause_of
 from tasks.poison import fail_document
 from tasks.publish import EXPIRY_GRACE, task_id, task_options
 from tasks.queues import leave_encode_out_of_the_default, refuse_encode_in_ordinary_pools
 from tasks.redo import redo_later
 from tasks.worker_backlog import lanes, oldest_of
 from tasks.worker_counters import count_crash, count_result
-from tests.store_kit import Stores
+from tests.flow_kit import Bench, MakeBench, png
 from workers.reaper import Reaper
 
 IMAGE = Modality.IMAGE
-
-
-@pytest.fixture
-def bench(tmp_path: Path, stores: Stores) -> Bench:
-    return Bench(tmp_path, stores)
 
 
 def test_celery_finds_the_application_by_the_package() -> None:
@@ -96,7 +92,7 @@ def test_message_options(bench: Bench) -> None:
 
 def test_messages_survive_their_trip_as_documents(bench: Bench) -> None:
     bench.fetch(bench.job((IMAGE, bench.upload(png()))))
-    decode_item(bench.context, bench.outbox.decodes[0])
+    bench.decode(bench.outbox.decodes[0])
     (encode,) = bench.outbox.encodes
     document = json.loads(json.dumps(encode.to_document()))
     assert document["version"] == 1
@@ -108,13 +104,11 @@ def test_poison_fails_its_item(bench: Bench, stage: str) -> None:
     message = bench.job((IMAGE, bench.upload(png())))
     bench.fetch(message)
     decode = bench.outbox.decodes[0]
-    decode_item(bench.context, decode)
+    bench.decode(decode)
     document = {"fetch": message, "decode": decode, "encode": bench.outbox.encodes[0]}[stage].to_document()
     for _ in range(2):
         fail_document(bench.context, f"epd.{stage}", document, 4)
-    error = bench.part(message, "0.image").error
-    assert error is not None
-    assert error.code == "worker_crashed"
+    assert bench.code(message, "0.image") == "worker_crashed"
     assert stage != "encode" or bench.files("r") == []
 
 
@@ -124,9 +118,45 @@ def test_poison_fails_those_who_wait_too(bench: Bench) -> None:
     bench.fetch(one)
     bench.fetch(two)
     fail_document(bench.context, "epd.decode", bench.outbox.decodes[0].to_document(), 4)
-    error = bench.part(two, "0.image").error
-    assert error is not None
-    assert error.code == "worker_crashed"
+    assert bench.code(two, "0.image") == "worker_crashed"
+
+
+@pytest.fixture
+def process(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """The bench as the means of this process."""
+    monkeypatch.setattr("tasks.process.process_context", lambda: bench.context)
+    monkeypatch.setattr("tasks.process.download_executor", lambda: ThreadPoolExecutor(1))
+    return bench
+
+
+@contextmanager
+def delivered(times_before: int) -> Iterator[None]:
+    fetch.push_request(epd_deliveries=times_before)
+    try:
+        yield
+    finally:
+        fetch.pop_request()
+
+
+def test_a_chunk_from_a_dead_worker_goes_on_as_single_items(process: Bench) -> None:
+    image = Modality.IMAGE
+    message = process.job((image, process.upload(png())), (image, process.upload(png())))
+    with delivered(1):
+        fetch.run(message.to_document())
+    assert [len(each.items) for each in process.outbox.fetches] == [1, 1]
+    assert {each.items[0].index for each in process.outbox.fetches} == {0, 1}
+    assert process.outbox.decodes == []
+
+
+@pytest.mark.parametrize(("items", "times_before"), [(2, 0), (1, 2)])
+def test_a_first_delivery_and_a_single_item_are_fetched(
+    process: Bench, items: int, times_before: int
+) -> None:
+    message = process.job(*[(Modality.IMAGE, process.upload(png()))] * items)
+    with delivered(times_before):
+        fetch.run(message.to_document())
+    assert process.outbox.fetches == []
+    assert process.outbox.decodes
 
 
 def test_redo_publishes_or_gives_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +199,7 @@ def test_pause_grows_with_the_wait_and_ends_at_the_deadline(bench: Bench) -> Non
     pauses = []
     for waited in (0.0, 4.0, 30.0, 59.0):
         bench.now = start + waited
-        pauses.append(pause_of(bench.context, message))
+        pauses.append(pause_of(message, now=bench.now))
     assert pauses[:3] == [pytest.approx(1), pytest.approx(2), pytest.approx(5)]
     assert pauses[3] is None
 
@@ -188,20 +218,21 @@ class TestReaper:
 
     def orphan(self, bench: Bench) -> FetchMessage:
         message = bench.job((IMAGE, bench.upload(png())))
-        waiter = waiter_of(message, message.items[0], next(iter([_part(message)])))
+        run = ItemRun(bench.context, message, message.items[0])
+        waiter = run.waiter(run.main_part)
         assert bench.store.flights.claim("e" * 64, waiter) is Claim.OWNED
         time.sleep(bench.settings.flight_lease * 1.5)
         return message
 
-    def test_orphan_is_published_once(self, tmp_path: Path, stores: Stores) -> None:
-        bench = Bench(tmp_path, stores, flight_lease=0.05)
+    def test_orphan_is_published_once(self, make_bench: MakeBench) -> None:
+        bench = make_bench(flight_lease=0.05)
         message = self.orphan(bench)
         assert self.reaper(bench).reap(bench.now).flights == 1
         assert bench.outbox.fetches[0].job_id == message.job_id
         assert bench.outbox.fetches[0].attempt == message.attempt
 
-    def test_long_queue_keeps_orphans(self, tmp_path: Path, stores: Stores) -> None:
-        bench = Bench(tmp_path, stores, flight_lease=0.05)
+    def test_long_queue_keeps_orphans(self, make_bench: MakeBench) -> None:
+        bench = make_bench(flight_lease=0.05)
         self.orphan(bench)
         assert self.reaper(bench, queued_since=bench.now - 1).reap(bench.now).flights == 0
         assert self.reaper(bench, queued_since=bench.now).reap(bench.now).flights == 1
@@ -215,9 +246,3 @@ class TestReaper:
         os.utime(old, (time.time() - 200,) * 2)
         assert self.reaper(bench).reap(bench.now).files == 1
         assert len(bench.files("m")) == 1
-
-
-def _part(message: FetchMessage) -> object:
-    from tasks.flow.parts import main_part
-
-    return main_part(message.items[0])

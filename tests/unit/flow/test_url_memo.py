@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import Any
 
 import pytest
-from tasks_kit import Bench, png
+from page_site import Site
 
 from epd.contracts.job import PartRecord, State
-from epd.contracts.media import Modality, Source
+from epd.contracts.media import Modality
 from epd.contracts.messages import FetchMessage
 from epd.identity import content_digest
-from tests.store_kit import Stores
+from tests.flow_kit import Bench, MakeBench, png
 from workers.caching import Reuse, reuse_of
 
 RED, BLUE = png((255, 0, 0)), png((0, 0, 255))
@@ -54,69 +49,6 @@ OLD, NOW = "Mon, 05 Oct 2026 07:28:00 GMT", "Mon, 05 Oct 2026 08:00:00 GMT"
 )
 def test_headers_of_an_answer(headers: dict[str, str], reuse: Reuse) -> None:
     assert reuse_of(headers) == reuse
-
-
-class Site(ThreadingHTTPServer):
-    """One page with the headers that a test gives it; an honest server, unless it ``lies``."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Page)
-        self.body = RED
-        self.headers: dict[str, str] = {}
-        self.lies = False
-        self.seen: list[tuple[str, int, dict[str, str]]] = []
-        self.moved_to = ""
-
-    @property
-    def source(self) -> Source:
-        return Source(url=f"http://127.0.0.1:{self.server_port}/a")
-
-    @property
-    def statuses(self) -> list[int]:
-        return [status for _, status, _ in self.seen]
-
-
-class Page(BaseHTTPRequestHandler):
-    server: Site
-
-    def do_GET(self) -> None:
-        site, asked = self.server, dict(self.headers)
-        moved = site.moved_to if self.path == "/a" else ""
-        known = (asked.get("If-None-Match"), asked.get("If-Modified-Since"))
-        current = (site.headers.get("ETag"), site.headers.get("Last-Modified"))
-        same = any(mine is not None and mine == theirs for mine, theirs in zip(current, known, strict=True))
-        status = 302 if moved else 304 if same or (site.lies and any(known)) else 200
-        site.seen.append((self.path, status, asked))
-        self.send_response_only(status)
-        for name, value in site.headers.items():
-            self.send_header(name, value)
-        if moved:
-            self.send_header("Location", moved)
-        self.send_header("Content-Length", str(len(site.body) if status == 200 else 0))
-        self.end_headers()
-        if status == 200:
-            self.wfile.write(site.body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    server = Site()
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join(5)
-
-
-@pytest.fixture
-def bench(tmp_path: Path, stores: Stores) -> Bench:
-    return Bench(tmp_path, stores)
 
 
 def ask(bench: Bench, site: Site) -> tuple[FetchMessage, str]:
@@ -205,8 +137,8 @@ def test_a_tag_is_not_sent_to_where_a_redirect_points_now(bench: Bench, site: Si
     assert site.statuses[4:] == [302, 200]
 
 
-def test_the_freshness_window_is_an_upper_bound(tmp_path: Path, stores: Stores, site: Site) -> None:
-    bench = Bench(tmp_path, stores, url_ttl=100)
+def test_the_freshness_window_is_an_upper_bound(make_bench: MakeBench, site: Site) -> None:
+    bench = make_bench(url_ttl=100)
     site.headers = STRONG
     ask(bench, site)
     ask(bench, site)
@@ -219,16 +151,16 @@ def test_the_freshness_window_is_an_upper_bound(tmp_path: Path, stores: Stores, 
 @pytest.mark.parametrize(
     "control", ["no-cache", "max-age=1", "max-age=0, must-revalidate"], ids=["no-cache", "short", "zero"]
 )
-def test_a_server_may_shorten_the_window(tmp_path: Path, stores: Stores, site: Site, control: str) -> None:
-    bench = Bench(tmp_path, stores, url_ttl=100)
+def test_a_server_may_shorten_the_window(make_bench: MakeBench, site: Site, control: str) -> None:
+    bench = make_bench(url_ttl=100)
     site.headers = STRONG | {"Cache-Control": control}
     for _ in range(3):
         ask(bench, site)
     assert site.statuses == [200, 304, 304]
 
 
-def test_what_must_not_be_stored_is_asked_for_each_time(tmp_path: Path, stores: Stores, site: Site) -> None:
-    bench = Bench(tmp_path, stores, url_ttl=100)
+def test_what_must_not_be_stored_is_asked_for_each_time(make_bench: MakeBench, site: Site) -> None:
+    bench = make_bench(url_ttl=100)
     site.headers = STRONG | {"Cache-Control": "no-store"}
     for _ in range(2):
         ask(bench, site)

@@ -1,4 +1,4 @@
-"""A context over a store of its own, with a publisher that keeps what it is given and a loopback site."""
+"""The flow in one process: a context over a store of its own, with a publisher that keeps messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import subprocess
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,8 @@ from epd.lookup import needs_of
 from epd.settings import Settings
 from epd.store.values import BlobKind, Completed
 from tasks.flow.context import Context
-from tasks.flow.fetch_chunk import fetch_chunk
+from tasks.flow.decode import decode_item
+from tasks.flow.fetch import fetch_chunk
 from tests.store_kit import Stores
 from workers.ffmpeg import ffmpeg_binary
 
@@ -156,6 +157,19 @@ class Bench:
         with ThreadPoolExecutor(4) as executor:
             return fetch_chunk(self.context, message, executor)
 
+    def fetched(self, message: FetchMessage) -> DecodeMessage:
+        """Fetch an item that nobody else makes; its decode message."""
+        self.fetch(message)
+        return self.outbox.decodes[-1]
+
+    def decode(self, message: DecodeMessage) -> dict[str, float]:
+        return decode_item(self.context, message)
+
+    def code(self, message: FetchMessage, text: str) -> str | None:
+        """The code of a part's error."""
+        error = self.part(message, text).error
+        return None if error is None else error.code
+
     def part(self, message: FetchMessage | DecodeMessage, text: str) -> PartRecord:
         view = self.store.jobs.view(message.job_id)
         assert view is not None
@@ -190,6 +204,14 @@ class Bench:
         done = Completed(Entry(ref=ref, metadata=metadata), uuid.uuid4().hex, PartId(0, wanted.track), {})
         self.store.flights.complete([done])
 
+    def fill_blob_folder(self) -> None:
+        """Leave no space for another blob."""
+        self.settings.blob_dir.mkdir(exist_ok=True)
+        (self.settings.blob_dir / "s-other").write_bytes(bytes(self.settings.blob_bytes + 1))
+
     def files(self, kind: str) -> list[str]:
         folder = self.settings.blob_dir
         return sorted(path.name for path in folder.glob(f"{kind}-*")) if folder.is_dir() else []
+
+
+MakeBench = Callable[..., Bench]

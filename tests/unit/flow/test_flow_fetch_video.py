@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-from tasks_kit import EAR, Bench
-
 from epd.contracts.job import State
 from epd.contracts.media import Modality
 from epd.contracts.messages import FetchMessage
-from tests.store_kit import Stores
+from tests.flow_kit import EAR, Bench
 
 VIDEO, AUDIO = Modality.VIDEO, Modality.AUDIO
-
-
-@pytest.fixture
-def bench(tmp_path: Path, stores: Stores) -> Bench:
-    return Bench(tmp_path, stores)
 
 
 def digest_of(message: FetchMessage) -> str:
@@ -56,9 +46,7 @@ def test_cached_silent_video_fails_where_sound_is_required(bench: Bench) -> None
     digest = digest_of(message)
     bench.complete(bench.wanted(message, VIDEO, digest), digest, sound=False)
     bench.fetch(message)
-    error = bench.part(message, "0.video").error
-    assert error is not None
-    assert error.code == "no_audio_track"
+    assert bench.code(message, "0.video") == "no_audio_track"
 
 
 def test_both_cached(bench: Bench) -> None:

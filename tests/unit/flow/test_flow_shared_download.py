@@ -1,36 +1,21 @@
-"""One download of a URL for all who want it at once: shared bytes, shared errors, and flyers that end."""
+"""One download of a URL for all who want it at once: shared bytes, shared errors, and leaders that end."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-from gated_site import Site, complete_all, fetch_during, flies, gated_site
-from tasks_kit import Bench, png
+from page_site import Site, complete_all, fetch_during, in_flight
 
 from epd.contracts.job import PartId, PartRecord, State
 from epd.contracts.media import Modality
 from epd.contracts.messages import FetchMessage
 from epd.identity import content_digest
-from tasks.flow.decode_item import decode_item
-from tasks.flow.download_flight import take_off
+from tasks.flow.flights import join_or_lead
+from tasks.flow.item import ItemRun
 from tasks.flow.source import SAME_FLIGHT
-from tests.store_kit import Stores
+from tests.flow_kit import Bench, MakeBench, png
 
 IMAGE, VIDEO, AUDIO = Modality.IMAGE, Modality.VIDEO, Modality.AUDIO
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with gated_site() as server:
-        yield server
-
-
-@pytest.fixture
-def bench(tmp_path: Path, stores: Stores) -> Bench:
-    return Bench(tmp_path, stores)
 
 
 def test_who_comes_during_a_download_shares_it(bench: Bench, site: Site) -> None:
@@ -39,8 +24,8 @@ def test_who_comes_during_a_download_shares_it(bench: Bench, site: Site) -> None
     assert site.hits == 1
     (decode,) = bench.outbox.decodes
     assert bench.outbox.fetches == []
-    assert not flies(bench, site)
-    decode_item(bench.context, decode)
+    assert not in_flight(bench, site)
+    bench.decode(decode)
     complete_all(bench)
     assert [bench.part(job, "0.image").state for job in jobs] == [State.DONE] * 5
 
@@ -49,7 +34,7 @@ def test_one_job_that_names_a_url_twice_downloads_it_once(bench: Bench, site: Si
     message = bench.job((IMAGE, site.source), (IMAGE, site.source))
     bench.fetch(message)
     assert site.hits == 1
-    decode_item(bench.context, bench.outbox.decodes[0])
+    bench.decode(bench.outbox.decodes[0])
     complete_all(bench)
     assert {bench.part(message, f"{index}.image").state for index in (0, 1)} == {State.DONE}
 
@@ -59,18 +44,16 @@ def test_the_error_of_a_download_is_that_of_all(bench: Bench, site: Site) -> Non
     jobs = [bench.job((IMAGE, site.source)) for _ in range(4)]
     fetch_during(bench, site, jobs[0], jobs[1:])
     assert site.hits == 1
-    errors = [bench.part(job, "0.image").error for job in jobs]
-    assert [error.code for error in errors if error] == ["source_rejected"] * 4
-    assert not flies(bench, site)
+    assert [bench.code(job, "0.image") for job in jobs] == ["source_rejected"] * 4
+    assert not in_flight(bench, site)
 
 
 def test_the_error_of_decoding_is_that_of_all_too(bench: Bench, site: Site) -> None:
     site.body = png()[:45]
     jobs = [bench.job((IMAGE, site.source)) for _ in range(3)]
     fetch_during(bench, site, jobs[0], jobs[1:])
-    decode_item(bench.context, bench.outbox.decodes[0])
-    errors = [bench.part(job, "0.image").error for job in jobs]
-    assert [error.code for error in errors if error] == ["corrupt_media"] * 3
+    bench.decode(bench.outbox.decodes[0])
+    assert [bench.code(job, "0.image") for job in jobs] == ["corrupt_media"] * 3
     assert site.hits == 1
 
 
@@ -85,35 +68,32 @@ def test_another_model_with_the_same_encoder_shares_it_too(bench: Bench, site: S
     one, two = bench.job((IMAGE, site.source)), bench.job((IMAGE, site.source), model="mute")
     fetch_during(bench, site, one, [two])
     assert site.hits == len(bench.outbox.decodes) == 1
-    decode_item(bench.context, bench.outbox.decodes[0])
+    bench.decode(bench.outbox.decodes[0])
     complete_all(bench)
     assert bench.part(two, "0.image").state is State.DONE
 
 
-def test_a_flyer_that_finds_no_room_keeps_its_flight_and_passes_it_on_at_its_end(
-    tmp_path: Path, stores: Stores, site: Site
+def test_a_leader_that_finds_no_room_keeps_its_flight_and_passes_it_on_at_its_end(
+    make_bench: MakeBench, site: Site
 ) -> None:
-    bench = Bench(tmp_path, stores, blob_bytes=1 << 20)
-    (tmp_path / "blobs").mkdir()
-    (tmp_path / "blobs" / "s-other").write_bytes(bytes((1 << 20) + 1))
-    flyer, waiter = bench.job((IMAGE, site.source)), bench.job((IMAGE, site.source))
-    bench.fetch(flyer)
-    assert flies(bench, site)
+    bench = make_bench(blob_bytes=1 << 20)
+    bench.fill_blob_folder()
+    leader, waiter = bench.job((IMAGE, site.source)), bench.job((IMAGE, site.source))
+    bench.fetch(leader)
+    assert in_flight(bench, site)
     bench.fetch(waiter)
-    assert len(bench.outbox.fetches) == 1, "the flyer alone is postponed"
-    bench.now = flyer.deadline - 0.1
-    bench.fetch(flyer)
-    error = bench.part(flyer, "0.image").error
-    assert error is not None
-    assert error.code == "blob_space_full"
+    assert len(bench.outbox.fetches) == 1, "the leader alone is postponed"
+    bench.now = leader.deadline - 0.1
+    bench.fetch(leader)
+    assert bench.code(leader, "0.image") == "blob_space_full"
     assert bench.outbox.fetches[-1].job_id == waiter.job_id
 
 
-def test_a_flyer_that_dies_is_followed_within_its_lease(tmp_path: Path, stores: Stores, site: Site) -> None:
+def test_a_leader_that_dies_is_followed_within_its_lease(make_bench: MakeBench, site: Site) -> None:
     """It died with its message, as with a lost broker: the reaper starts one who waits."""
-    bench = Bench(tmp_path, stores, flight_lease=0.3)
+    bench = make_bench(flight_lease=0.3)
     dead, waiters = bench.job((IMAGE, site.source)), [bench.job((IMAGE, site.source)) for _ in range(2)]
-    assert take_off(bench.context, dead, dead.items[0])
+    assert join_or_lead(ItemRun(bench.context, dead, dead.items[0]))
     for waiter in waiters:
         bench.fetch(waiter)
     assert site.hits == 0
@@ -125,20 +105,19 @@ def test_a_flyer_that_dies_is_followed_within_its_lease(tmp_path: Path, stores: 
     (again,) = map(FetchMessage.from_json, orphans)
     bench.fetch(again)
     assert site.hits == 1
-    decode_item(bench.context, bench.outbox.decodes[0])
+    bench.decode(bench.outbox.decodes[0])
     complete_all(bench)
     assert {bench.part(waiter, "0.image").state for waiter in waiters} == {State.DONE}
 
 
-def test_an_expired_flyer_passes_its_flight_on(tmp_path: Path, stores: Stores, site: Site) -> None:
-    bench = Bench(tmp_path, stores, blob_bytes=1 << 20)
-    (tmp_path / "blobs").mkdir()
-    (tmp_path / "blobs" / "s-other").write_bytes(bytes((1 << 20) + 1))
-    flyer, waiter = bench.job((IMAGE, site.source)), bench.job((IMAGE, site.source))
-    bench.fetch(flyer)
+def test_an_expired_leader_passes_its_flight_on(make_bench: MakeBench, site: Site) -> None:
+    bench = make_bench(blob_bytes=1 << 20)
+    bench.fill_blob_folder()
+    leader, waiter = bench.job((IMAGE, site.source)), bench.job((IMAGE, site.source))
+    bench.fetch(leader)
     bench.fetch(waiter)
-    bench.store.jobs.close(flyer.job_id, PartRecord(state=State.CANCELLED))
-    bench.fetch(flyer)
+    bench.store.jobs.close(leader.job_id, PartRecord(state=State.CANCELLED))
+    bench.fetch(leader)
     assert bench.outbox.fetches[-1].job_id == waiter.job_id
 
 
@@ -156,7 +135,7 @@ def test_a_download_just_before_is_shared_while_its_embedding_is_made(bench: Ben
 
 def test_what_is_cached_is_not_shared_beyond_its_time(bench: Bench, site: Site) -> None:
     bench.fetch(bench.job((IMAGE, site.source)))
-    decode_item(bench.context, bench.outbox.decodes[0])
+    bench.decode(bench.outbox.decodes[0])
     complete_all(bench)
     site.body = png((0, 0, 255))
     bench.now += 1.01  # enqueued ten milliseconds after that download began

@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from gated_site import Site, complete_all, fetch_during, flies, gated_site
-from tasks_kit import Bench, make_videos
+from page_site import Site, complete_all, fetch_during, in_flight
 
 from epd.contracts.job import State
 from epd.contracts.media import AudioTrackMode, Modality
-from tasks.flow.decode_item import decode_item
-from tests.store_kit import Stores
+from tests.flow_kit import Bench
 
 VIDEO = Modality.VIDEO
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with gated_site() as server:
-        yield server
-
-
-@pytest.fixture
-def bench(tmp_path: Path, stores: Stores) -> Bench:
-    return Bench(tmp_path, stores)
-
-
-@pytest.fixture(scope="module")
-def videos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    return make_videos(tmp_path_factory.mktemp("videos"))
 
 
 @pytest.mark.parametrize("kind", ["loud", "silent"])
@@ -43,10 +22,10 @@ def test_a_video_is_downloaded_and_decoded_once(
     site.body = videos[kind]
     jobs = [bench.job((VIDEO, site.source)) for _ in range(4)]
     fetch_during(bench, site, jobs[0], jobs[1:])
-    assert flies(bench, site, VIDEO), "only decoding tells which parts there are"
+    assert in_flight(bench, site, VIDEO), "only decoding tells which parts there are"
     (decode,) = bench.outbox.decodes
-    decode_item(bench.context, decode)
-    assert not flies(bench, site, VIDEO)
+    bench.decode(decode)
+    assert not in_flight(bench, site, VIDEO)
     late = bench.job((VIDEO, site.source))
     bench.fetch(late)
     assert site.hits == 1
@@ -63,9 +42,8 @@ def test_a_file_that_is_no_video_fails_all(bench: Bench, site: Site) -> None:
     site.body = b"<html></html>"
     jobs = [bench.job((VIDEO, site.source)) for _ in range(3)]
     fetch_during(bench, site, jobs[0], jobs[1:])
-    decode_item(bench.context, bench.outbox.decodes[0])
-    errors = [bench.part(job, "0.video").error for job in jobs]
-    assert [error.code for error in errors if error] == ["unsupported_media"] * 3
+    bench.decode(bench.outbox.decodes[0])
+    assert [bench.code(job, "0.video") for job in jobs] == ["unsupported_media"] * 3
     assert site.hits == 1
 
 
@@ -79,14 +57,12 @@ def test_who_insists_on_sound_fails_alone_and_the_others_start_anew(
     easy = bench.job((VIDEO, site.source))
     strict_too = bench.job((VIDEO, site.source), audio_track=AudioTrackMode.REQUIRE)
     fetch_during(bench, site, strict, [easy, strict_too])
-    decode_item(bench.context, bench.outbox.decodes[0])
+    bench.decode(bench.outbox.decodes[0])
     for job in (strict, strict_too):
-        error = bench.part(job, "0.video").error
-        assert error is not None
-        assert error.code == "no_audio_track"
+        assert bench.code(job, "0.video") == "no_audio_track"
     (again,) = bench.outbox.fetches
     assert again.job_id == easy.job_id
     bench.fetch(again)
-    decode_item(bench.context, bench.outbox.decodes[-1])
+    bench.decode(bench.outbox.decodes[-1])
     complete_all(bench, sound=False)
     assert bench.part(easy, "0.video").state is State.DONE
