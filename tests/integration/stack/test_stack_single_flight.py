@@ -226,7 +226,7 @@ def test_an_error_is_shared(fleet: Fleet, path: str, body: bytes, code: str) -> 
     assert fleet.site.hits[path] == 1
 
 
-def test_a_flyer_that_is_killed_is_run_again(fleet: Fleet) -> None:
+def test_a_leader_that_is_killed_is_run_again(fleet: Fleet) -> None:
     """Whichever worker flies: both are killed while the server holds its answer back."""
     fleet.site.pages["/kill.jpg"] = picture(50_003)
     item = {"type": "image", "url": fleet.site.url("/kill.jpg")}

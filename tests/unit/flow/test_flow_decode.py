@@ -13,7 +13,7 @@ from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import PartRecord, State
 from epd.contracts.media import BlobRef, Modality, RawImage
 from epd.contracts.messages import MAX_ATTEMPTS
-from epd.store.base import BlobKind
+from epd.store.values import BlobKind
 from tests.flow_kit import EYE, Bench, MakeBench, png
 
 IMAGE, VIDEO, AUDIO = Modality.IMAGE, Modality.VIDEO, Modality.AUDIO

@@ -144,18 +144,18 @@ def test_cancelled_item_is_not_fetched(bench: Bench, site: Site) -> None:
 def test_a_flight_that_was_passed_on_to_a_dead_item_is_passed_on_again(
     bench: Bench, site: Site, late: bool, uploaded: bool
 ) -> None:
-    """The owner is cancelled, then its heir before its message came up: the third waits for no lease."""
+    """The owner is cancelled, then its successor before its message came up: the third waits for no lease."""
     from epd.contracts.job import PartRecord
 
     source = bench.upload(png()) if uploaded else site.source
-    owner, heir, third = (bench.job((IMAGE, source)) for _ in range(3))
-    for message in (owner, heir, third):
+    owner, successor, third = (bench.job((IMAGE, source)) for _ in range(3))
+    for message in (owner, successor, third):
         bench.fetch(message)
     (decode,) = bench.outbox.decodes
     bench.store.jobs.close(owner.job_id, PartRecord(state=State.CANCELLED))
     bench.decode(decode)
     (first,) = bench.outbox.fetches
-    other = {heir.job_id, third.job_id} - {first.job_id}
+    other = {successor.job_id, third.job_id} - {first.job_id}
     if late:
         first = first.model_copy(update={"deadline": bench.now - 1})
     else:

@@ -90,7 +90,7 @@ def test_a_leader_that_finds_no_room_keeps_its_flight_and_passes_it_on_at_its_en
 
 
 def test_a_leader_that_dies_is_followed_within_its_lease(make_bench: MakeBench, site: Site) -> None:
-    """It died with its message, as with a lost broker: the reaper starts one who waits."""
+    """It died with its message, as with a lost broker: the reaper publishes the message of a waiter."""
     bench = make_bench(flight_lease=0.3)
     dead, waiters = bench.job((IMAGE, site.source)), [bench.job((IMAGE, site.source)) for _ in range(2)]
     assert join_or_lead(ItemRun(bench.context, dead, dead.items[0]))

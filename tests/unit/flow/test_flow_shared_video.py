@@ -1,4 +1,4 @@
-"""One download of a video for all who want it at once: its sound decides its parts, so decoding lands it."""
+"""One download of a video for all who want it at once; `decode` serves the waiters where sound decides."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_file_that_is_no_video_fails_all(bench: Bench, site: Site) -> None:
     assert site.hits == 1
 
 
-def test_who_insists_on_sound_fails_alone_and_the_others_start_anew(
+def test_who_insists_on_sound_fails_alone_and_the_others_start_again(
     bench: Bench,
     site: Site,
     videos: dict[str, bytes],

@@ -205,7 +205,7 @@ def test_pause_grows_with_the_wait_and_ends_at_the_deadline(bench: Bench) -> Non
 
 
 class TestReaper:
-    """Orphaned flights start anew; a long queue keeps them waiting."""
+    """Orphaned flights start again; a long queue keeps them waiting."""
 
     def reaper(self, bench: Bench, queued_since: float | None = None) -> Reaper:
         return Reaper(
