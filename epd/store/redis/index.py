@@ -1,8 +1,8 @@
 """The index behind the embedding cache: keys, metadata and tiers, and not one byte of a file.
 
-Each change is one script (``lua/index.lua`` and ``lua/mover.lua``). A file is written before the index names it, and deleted after. So a process may
-die between any two steps: what is left is a file without a name, which the sweep finds, never a name without
-its file.
+Each change is one script (``lua/index.lua`` and ``lua/mover.lua``). A file is written before the index names
+it, and deleted after. So a process may die between any two steps: what is left is a file without a name,
+which the sweep finds, never a name without its file.
 """
 
 from __future__ import annotations
