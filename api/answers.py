@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from epd.contracts.answers import EmbeddingAnswer, ItemAnswer, JobAnswer, PartAnswer, Usage
-from epd.contracts.job import JobView, PartId, PartRecord
+from epd.contracts.job import JobView, PartId, PartRecord, State
 from epd.contracts.media import Modality
 from epd.contracts.metadata import EmbeddingRef
+from epd.telemetry.metrics import ApiMetrics
 
 
 def job_answer(view: JobView) -> JobAnswer:
@@ -34,6 +35,14 @@ def item_answer(view: JobView, index: int) -> ItemAnswer:
 def part_answer(track: Modality, record: PartRecord) -> PartAnswer:
     """One track of an item."""
     return PartAnswer(**_part_fields(track, record))
+
+
+def count_answer(metrics: ApiMetrics, answer: JobAnswer) -> None:
+    """Count a job that was answered when it was final, and its items."""
+    metrics.jobs.labels(answer.state.value).inc()
+    for item in answer.items:
+        cached = item.cached and item.state is State.DONE
+        metrics.items.labels(item.type.value, "cached" if cached else item.state.value).inc()
 
 
 def _part_fields(track: Modality, record: PartRecord) -> dict[str, object]:

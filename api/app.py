@@ -12,19 +12,18 @@ from contextlib import asynccontextmanager
 from fastapi import APIRouter, FastAPI
 from fastapi_offline import FastAPIOffline
 
+from api import handoff
 from api.budget import ByteBudget
 from api.completions import Completions
 from api.depth import QueueDepth
 from api.docs import install_schemas
+from api.encode import route as encode
+from api.encode.plan import Planner
 from api.errors import install_error_handlers
-from api.handoff_layer import HandoffLayer
-from api.hit_layer import HitLayer
 from api.middleware import RequestLayer
 from api.routes import (
     cache,
     embeddings,
-    encode,
-    handoff,
     health,
     jobs,
     media,
@@ -95,6 +94,7 @@ def create_app(
         store=store,
         publish=publisher or _celery_publisher(),
         depth=depth,
+        planner=Planner(settings),
         completions=Completions(store.notices, f"api-{uuid.uuid4().hex}"),
         bodies=ByteBudget(_BODIES_AT_ONCE * settings.max_body_bytes),
         registry=registry,
@@ -108,9 +108,7 @@ def create_app(
     )
     app.state.services = services
     install_error_handlers(app)
-    app.add_middleware(HitLayer, services=services)
-    app.add_middleware(HandoffLayer, services=services)
-    app.add_middleware(RequestLayer, metrics=services.metrics)  # the last one added is the outermost
+    app.add_middleware(RequestLayer, metrics=services.metrics)
     for router in _ROUTERS:
         app.include_router(router)
     install_schemas(app)
@@ -138,8 +136,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     finally:
         await asyncio.to_thread(services.depth.stop)
         await services.completions.stop()
-        if services.store.hits is not None:
-            await services.store.hits.close()
+        await services.store.recent.close()
 
 
 def _broker_depth() -> QueueDepth:

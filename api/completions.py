@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from threading import Event, Thread
+
+from fastapi import Request
 
 from epd.contracts.errors import EpdError, Overloaded
 from epd.contracts.job import Notice
@@ -144,3 +146,32 @@ class Completions:
             for subscriptions in self._by_job.values():
                 for subscription in subscriptions:
                     subscription.wake()
+
+
+class ClientConnection:
+    """``disconnected`` is set once the client has left; ``on_disconnect`` is called then."""
+
+    def __init__(self) -> None:
+        self.disconnected = False
+        self.on_disconnect: Callable[[], None] | None = None
+
+    async def _watch(self, request: Request) -> None:
+        """The body was read before, so the next message says that the connection has ended."""
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        self.disconnected = True
+        if self.on_disconnect is not None:
+            self.on_disconnect()
+
+
+@asynccontextmanager
+async def watched(request: Request) -> AsyncIterator[ClientConnection]:
+    """Watch the client's connection for the length of the block."""
+    client = ClientConnection()
+    task = asyncio.create_task(client._watch(request))
+    try:
+        yield client
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

@@ -7,8 +7,8 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 
+from api.encode.request import EncodeRequest
 from api.errors import PROBLEM_TYPE, Problem
-from api.schemas import EncodeRequest
 from api.slices import SlicesRequest
 from epd.contracts.handoff import HandoffRequest
 

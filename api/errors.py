@@ -59,11 +59,11 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(EpdError, _on_epd_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
-    app.add_exception_handler(ClientDisconnect, _on_disconnect)
+    app.add_exception_handler(ClientDisconnect, _client_disconnected)
 
 
-def in_seconds(seconds: float) -> str:
-    """A time as an error tells it: "1 second", "0.5 seconds"."""
+def seconds_text(seconds: float) -> str:
+    """A time as an error message gives it: "1 second", "0.5 seconds"."""
     return f"{seconds:g} second{'' if seconds == 1 else 's'}"
 
 
@@ -126,14 +126,10 @@ def _on_http_exception(_: Request, error: Exception) -> JSONResponse:
     return _response(error.status_code, code, str(error.detail), headers=error.headers)
 
 
-def broken_off() -> JSONResponse:
-    """The response to a client that left before its request was whole; somebody between us may read it."""
+def _client_disconnected(_: Request, error: Exception) -> JSONResponse:
+    """The response to a client that left before its request was whole; a proxy in between may read it."""
     logger.info("the client left before its request was whole")
     return problem_response(InvalidRequest("the request broke off"))
-
-
-def _on_disconnect(_: Request, error: Exception) -> JSONResponse:
-    return broken_off()
 
 
 def _response(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
+from api.completions import ClientConnection
 from api.flights import leave_flights
-from api.presence import Presence
 from api.services import Services
 from epd.contracts.errors import Cancelled, DeadlineExceeded, EpdError, NotFound, StoreUnavailable
 from epd.contracts.job import FINAL_STATES, ErrorInfo, JobView, PartRecord, State
@@ -32,16 +32,16 @@ async def read_job(services: Services, job_id: str) -> JobView:
     return view
 
 
-async def wait_job(services: Services, job_id: str, seconds: float, caller: Presence) -> JobView:
+async def wait_job(services: Services, job_id: str, seconds: float, caller: ClientConnection) -> JobView:
     """The job when it is final, or as it stands after ``seconds`` or when its caller is gone.
 
     A store that goes away meanwhile prolongs the wait up to ``seconds``; the answer is what was last known.
     """
     end = time.monotonic() + seconds
     with services.completions.subscribe(job_id, final_only=True) as subscription:
-        caller.on_gone = subscription.wake
+        caller.on_disconnect = subscription.wake
         view = await read_job(services, job_id)
-        while not (is_final(view) or caller.gone) and (left := end - time.monotonic()) > 0:
+        while not (is_final(view) or caller.disconnected) and (left := end - time.monotonic()) > 0:
             to_deadline = max(view.record.deadline - time.time(), 0) + 0.01
             await subscription.wait(min(left, to_deadline, POLL_SECONDS))
             with suppress(StoreUnavailable):  # the job goes on, and so does the wait

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, ParamSpec, Protocol, TypeVar
+from typing import Annotated, Any, ParamSpec, Protocol, TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Response
+from fastapi.routing import APIRoute
 from prometheus_client import CollectorRegistry
 
 from api.budget import ByteBudget
 from api.completions import Completions
 from api.depth import QueueDepth
+from api.encode.plan import Planner
 from epd.config import Config
 from epd.contracts.messages import FetchMessage
 from epd.settings import Settings
@@ -45,6 +47,7 @@ class Services:
     store: Store
     publish: Publisher
     depth: QueueDepth
+    planner: Planner
     completions: Completions
     bodies: ByteBudget
     registry: CollectorRegistry
@@ -56,8 +59,20 @@ class Services:
         return await run_sync(partial(function, *args, **kwargs), limiter=self.threads)
 
 
+class PlainRoute(APIRoute):
+    """A route whose function takes the request and gives the response.
+
+    Dependencies and the validation of the response are skipped: they cost more than a cached answer. What the
+    route declares of both is still in the OpenAPI document.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The function itself."""
+        return self.endpoint
+
+
 async def services_of(request: Request) -> Services:
-    """The services of the application that serves this request; no plain function, which takes a thread."""
+    """The services of the application that serves this request. A plain function would take a thread."""
     services = request.app.state.services
     assert isinstance(services, Services)
     return services

@@ -6,7 +6,6 @@ come to the same answer, so the rule lives here.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,7 +15,6 @@ from epd.contracts.errors import EncoderNotReady, NoAudioTrack, UnknownModel
 from epd.contracts.job import PartId, PartRecord
 from epd.contracts.media import AudioTrackMode, Item, Modality
 from epd.contracts.messages import Wanted
-from epd.contracts.metadata import Entry
 from epd.identity import embedding_key, encoder_identity, source_key
 from epd.store.embeddings import Embeddings
 from epd.store.redis.records import Cards, Sources
@@ -182,22 +180,13 @@ def look_up(
     """
     needs = [needs_of(item, digest, model=model, cards=cards) for item, digest in items]
     keys = list(dict.fromkeys(key for need in needs for key in need.key_list()))
-    entries = dict(zip(keys, embeddings.lookup(keys, counted=True), strict=True)) if keys else {}
-    return [_found(item, digest, need, entries) for (item, digest), need in zip(items, needs, strict=True)]
-
-
-def fresh_digest(item: Item, sources: Sources, *, url_ttl: float, now: float | None = None) -> str | None:
-    """The item's digest as far as it is known without a download.
-
-    An upload's id is its digest. A URL's is taken from the memo inside the freshness window ``url_ttl``
-    (seconds); with 0 the memo is never asked.
-    """
-    if item.source.media_id is not None:
-        return item.source.media_id
-    if url_ttl <= 0 or item.source.url is None:
-        return None
-    memo = sources.get(source_key(item.source.url))
-    return digest_of_memo(memo, url_ttl=url_ttl, now=time.time() if now is None else now)
+    entries = embeddings.lookup(keys, counted=True) if keys else []
+    cached = {
+        key: PartRecord.done(entry, cached=True)
+        for key, entry in zip(keys, entries, strict=True)
+        if entry is not None
+    }
+    return [found_of(item, digest, need, cached) for (item, digest), need in zip(items, needs, strict=True)]
 
 
 def digest_of_memo(memo: SourceMemo | None, *, url_ttl: float, now: float) -> str | None:
@@ -233,14 +222,15 @@ def _wanted(
     return Wanted(key=key, track=track, encoder=card.name, encoder_identity=encoder_identity(card))
 
 
-def _found(item: Item, digest: str, need: Needs, entries: Mapping[str, Entry | None]) -> Found:
-    main = entries[need.main.key]
-    audio = entries[need.audio.key] if need.audio is not None else None
+def found_of(item: Item, digest: str, need: Needs, cached: Mapping[str, PartRecord]) -> Found:
+    """What is final and what is missing of an item; ``cached`` has its cached parts by embedding key."""
+    main = cached.get(need.main.key)
+    audio = cached.get(need.audio.key) if need.audio is not None else None
     finished: dict[PartId, PartRecord] = {}
     if main is not None:
-        finished[PartId(item.index, item.modality)] = PartRecord.done(main, cached=True)
+        finished[PartId(item.index, item.modality)] = main
     if audio is not None:
-        finished[PartId(item.index, Modality.AUDIO)] = PartRecord.done(audio, cached=True)
+        finished[PartId(item.index, Modality.AUDIO)] = audio
     found = Found(
         item,
         digest,
@@ -252,13 +242,8 @@ def _found(item: Item, digest: str, need: Needs, entries: Mapping[str, Entry | N
     return found if sound is None else parts_of_video(found, sound=sound)
 
 
-def _sound_of(main: Entry | None, audio: Entry | None) -> bool | None:
+def _sound_of(main: PartRecord | None, audio: PartRecord | None) -> bool | None:
     """Whether a video has an audio track, as far as its cached parts tell."""
-    if main is not None and main.metadata.audio is not None:
+    if main is not None and main.metadata is not None and main.metadata.audio is not None:
         return main.metadata.audio.present
     return None if audio is None else True
-
-
-def is_silent(entry: Entry) -> bool:
-    """Whether a video's frames say that it has no sound."""
-    return entry.metadata.audio is not None and not entry.metadata.audio.present

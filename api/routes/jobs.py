@@ -9,12 +9,11 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.sse import EventSourceResponse
 
 from api.answers import job_answer
-from api.completions import Subscription
+from api.completions import Subscription, watched
 from api.docs import problems
-from api.errors import in_seconds
+from api.errors import seconds_text
 from api.events import job_events
 from api.jobs import cancel_job, read_job, wait_job, watch_job
-from api.presence import watched
 from api.services import Served
 from epd.contracts.answers import EventAnswer, JobAnswer
 from epd.contracts.errors import InvalidRequest
@@ -33,7 +32,7 @@ async def get_job(
 ) -> JobAnswer:
     """A job as it stands, or when it is final within ``wait`` seconds."""
     if wait > services.settings.max_wait:
-        raise InvalidRequest(f"wait: the limit is {in_seconds(services.settings.max_wait)}")
+        raise InvalidRequest(f"wait: the limit is {seconds_text(services.settings.max_wait)}")
     if wait == 0:
         return job_answer(await read_job(services, job_id))
     await watch_job(services, job_id)

@@ -1,7 +1,7 @@
 """The store: every part of it, over one server and one pair of directories.
 
 All calls are bounded in time and raise ``StoreUnavailable`` when the server does not answer. They are
-synchronous, except those of ``hits`` and ``handoff_looks``, which are for an event loop.
+synchronous, except those of ``recent`` and ``handoff_looks``, which are for an event loop.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from epd.store.blob_folder import Blobs
 from epd.store.embeddings import Embeddings
-from epd.store.hits import Hits
 from epd.store.redis.admissions import Admissions
 from epd.store.redis.flights import Flights
 from epd.store.redis.handoffs import HandoffLooks, Handoffs
+from epd.store.redis.hits import RecentEntries
 from epd.store.redis.jobs import Jobs
 from epd.store.redis.notices import Notices
 from epd.store.redis.records import Cards, Heartbeats, Sources
@@ -36,9 +36,9 @@ class Store:
     segments: Segments
     heartbeats: Heartbeats
     notices: Notices
+    recent: RecentEntries
+    handoff_looks: HandoffLooks
     disconnect: Callable[[], None]
-    hits: Hits | None = None  #: answers from the cache on an event loop; None: they take a thread
-    handoff_looks: HandoffLooks | None = None  #: the same for handoffs
 
     def close(self) -> None:
         """End subscriptions and connections. A later call connects again."""

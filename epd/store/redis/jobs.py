@@ -19,7 +19,7 @@ from epd.contracts.errors import Internal
 from epd.contracts.job import FINAL_STATES, JobRecord, JobView, PartId, PartRecord, Stage, State
 from epd.store import keys
 from epd.store.clock import milliseconds
-from epd.store.redis.connection import Argument, Connection
+from epd.store.redis.connection import Argument, Command, Connection
 from epd.store.redis.portions import portions
 from epd.store.redis.reading import read_record
 from epd.store.redis.scripts import Script
@@ -52,6 +52,11 @@ def creation(
     return [end, milliseconds(job_ttl), still_open, *chain.from_iterable(fields.items())]
 
 
+def counting(hits: int) -> Command:
+    """The command that adds cached parts of a new job to the totals of L1."""
+    return ("HINCRBY", keys.CACHE_TOTALS, "hits_l1", hits)
+
+
 class Jobs:
     """Job records and their parts; every change is one script. A part becomes final once."""
 
@@ -60,15 +65,23 @@ class Jobs:
         self._connection = connection
         self._job_ttl = job_ttl
 
-    def create(self, record: JobRecord, parts: dict[PartId, PartRecord], watcher: str | None = None) -> None:
+    def create(
+        self,
+        record: JobRecord,
+        parts: dict[PartId, PartRecord],
+        watcher: str | None = None,
+        *,
+        hits: int = 0,
+    ) -> None:
         """Write a job with its parts, some of which may be final already (cached).
 
-        A second call for the same id changes nothing.
+        A second call for the same id changes nothing. ``hits`` parts were in L1 and are counted with it.
         """
         texts = {part_id: part.to_json() for part_id, part in parts.items()}
         final = {part_id for part_id, part in parts.items() if part.state in FINAL_STATES}
         args = creation(record, texts, final, job_ttl=self._job_ttl, watcher=watcher)
-        self._run(Script.JOB_CREATE, record.job_id, *args)
+        job = self._connection.script_command(Script.JOB_CREATE, [keys.job(record.job_id)], args)
+        self._connection.pipe([job, counting(hits)] if hits else [job])
 
     def view(self, job_id: str) -> JobView | None:
         """The job as it stands, or None."""

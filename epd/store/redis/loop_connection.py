@@ -19,7 +19,7 @@ from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import ResponseError
 
 from epd.contracts.errors import SettingsError, StoreUnavailable
-from epd.store.redis.connection import Argument, Command, answering
+from epd.store.redis.connection import Argument, Command, Connection, answering
 from epd.store.redis.scripts import Script, load_scripts
 
 #: Seconds before each further try after a lost connection, as in ``Connection``.
@@ -212,6 +212,30 @@ class LoopConnection:
         login = [options[name] for name in ("username", "password") if options.get(name)]
         commands: list[Command] = [("AUTH", *login)] if options.get("password") else []
         return [*commands, ("SELECT", int(options.get("db", 0)))]
+
+
+class ThreadConnection:
+    """The calls of ``LoopConnection`` over the blocking client, each in a thread: for a server with TLS."""
+
+    def __init__(self, connection: Connection) -> None:
+        """Whoever made the connection closes it."""
+        self._connection = connection
+        self.script_command = connection.script_command
+
+    async def call(self, *command: Argument) -> Any:
+        """One command and its answer."""
+        return await asyncio.to_thread(self._connection.call, *command)
+
+    async def run(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Any:
+        """One script and its answer."""
+        return await asyncio.to_thread(self._connection.run, script, keys, args)
+
+    async def pipe(self, commands: Sequence[Command]) -> list[Any]:
+        """Commands in one round trip and their answers."""
+        return await asyncio.to_thread(self._connection.pipe, commands)
+
+    async def close(self) -> None:
+        """Nothing of its own is open."""
 
 
 def _is_missing_script(answer: object) -> bool:

@@ -11,9 +11,11 @@ import pytest
 from api_worker_double import HIDDEN
 from handoff_bodies import IMAGE, SOUND, URL, body, keep
 
-from api.errors import in_seconds
+from api.errors import seconds_text
+from api.services import Services
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.handoff import Handoff, HandoffRequest
+from epd.store.redis.loop_connection import LoopConnection
 
 if TYPE_CHECKING:
     from conftest import MakeRest, Rest
@@ -82,7 +84,7 @@ def test_metadata_from_an_answer_of_encode_may_be_given_along(kept: Rest) -> Non
 
 
 def test_one_second_is_one(quiet: Rest) -> None:
-    assert in_seconds(1) == "1 second"
+    assert seconds_text(1) == "1 second"
     answer = quiet.client.get(URL, params={"wait": 1})
     assert answer.json()["detail"] == "no handoff of that request id came within 1 second"
 
@@ -119,8 +121,8 @@ def test_decode_may_come_first(kept: Rest) -> None:
 
 
 def test_a_missed_notice_costs_time_and_no_answer(kept: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.handoffs.LOOK_SECONDS", 0.1)
-    monkeypatch.setattr("api.handoffs.handoff_topic", lambda _: "nobody announces this")
+    monkeypatch.setattr("api.handoff.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("api.handoff.handoff_topic", lambda _: "nobody announces this")
     timer = threading.Timer(
         0.3, kept.store.handoffs.put, ("chatcmpl-9f:1", HandoffRequest.model_validate(PROMPT))
     )
@@ -161,26 +163,42 @@ def test_it_is_documented(quiet: Rest) -> None:
     )
 
 
-def test_what_is_there_is_answered_before_the_route_and_counted_under_it(
+def test_what_is_there_takes_neither_a_thread_nor_a_subscription(
     kept: Rest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept.client.put(URL, json=PROMPT)
     plain = kept.client.get(URL).content
-    monkeypatch.setattr("api.routes.handoff.read_handoff", None)  # the route would fail
-    monkeypatch.setattr("api.routes.handoff.wait_handoff", None)
+    monkeypatch.setattr(Services, "call", None)
+    monkeypatch.setattr(kept.services.completions, "_limit", 0)
     for query in ("", "?wait=30", "?wait=0"):
         answer = kept.client.get(URL + query)
         assert (answer.status_code, answer.content) == (200, plain)
         assert answer.headers["X-Request-Id"]
+    monkeypatch.undo()
     counted = 'epd_http_requests_total{method="GET",route="/v1/handoff/{request_id}",status="200"} 4.0'
     assert counted in kept.client.get("/metrics").text
 
 
-@pytest.mark.parametrize("query", ["?wait=1.5", "?wait=1&x=2", "?wait=%31", "?wait=+1"])
-def test_any_other_way_of_asking_is_the_routes(kept: Rest, query: str) -> None:
+@pytest.mark.parametrize("query", ["?wait=1.5", "?wait=1&x=2", "?wait=%31", "?wait=+1", "?wait=x&wait=1"])
+def test_a_wait_may_be_written_in_other_ways(kept: Rest, query: str) -> None:
     kept.client.put(URL, json=PROMPT)
-    assert kept.client.get(URL + query).status_code in {200, 400}
-    assert kept.client.get(f"{URL}?wait=1.5").status_code == 200
+    assert kept.client.get(URL + query).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "detail"),
+    [
+        (f"{URL}?wait=soon", "wait: input should be a valid number, unable to parse string as a number"),
+        (f"{URL}?wait=", "wait: input should be a valid number, unable to parse string as a number"),
+        (f"{URL}?wait=-1", "wait: input should be greater than or equal to 0"),
+        (f"{URL}?wait=inf", "wait: input should be a finite number"),
+        ("/v1/handoff/a%20b?wait=-1", "request_id: string should match pattern"),
+    ],
+)
+def test_parameters_are_checked_and_named(quiet: Rest, path: str, detail: str) -> None:
+    answer = quiet.client.get(path)
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+    assert answer.json()["detail"].startswith(detail)
 
 
 def test_a_store_that_does_not_answer_is_503(kept: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,9 +211,11 @@ def test_a_store_that_does_not_answer_is_503(kept: Rest, monkeypatch: pytest.Mon
     assert answer.headers["Retry-After"]
 
 
-def test_without_a_way_on_the_loop_a_thread_reads(kept: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with a server that is reached over TLS."""
+def test_a_server_behind_tls_is_asked_in_a_thread(
+    make_rest: MakeRest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LoopConnection, "serves", lambda _: False)
+    kept = keep(make_rest())
     kept.client.put(URL, json=PROMPT)
-    monkeypatch.setattr(type(kept.store), "handoff_looks", None, raising=False)
     assert kept.client.get(URL).status_code == 200
     assert kept.client.get(f"{URL}x?wait=0.1").status_code == 404

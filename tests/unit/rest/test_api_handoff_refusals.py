@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from handoff_bodies import IMAGE, SOUND, URL, body, keep
 
-from api.routes import handoff as route
+from api import handoff as route
 
 if TYPE_CHECKING:
     from conftest import Rest

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from api.submission import LONGEST_START
+from api.encode.submission import LONGEST_START
 from epd.contracts.errors import StoreUnavailable
 from epd.store.inline_release import release_inline
 
@@ -92,7 +92,7 @@ def test_a_process_that_was_stopped_while_it_started_a_job_says_come_again(
         jobs.append(record.job_id)
         create(record, *args, **kwargs)
         now = time.time() + LONGEST_START + 1
-        monkeypatch.setattr("api.submission.time.time", lambda: now)
+        monkeypatch.setattr("api.encode.submission.time.time", lambda: now)
 
     monkeypatch.setattr(rest.store.jobs, "create", late)
     refused = rest.encode(inline(1), wait=0, status=429)

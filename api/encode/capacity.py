@@ -1,8 +1,8 @@
-"""Whether there is room for a job: told by counters, with one round trip to the store and none to the broker.
+"""Whether there is capacity for a job, by counters: one round trip to the store and none to the broker.
 
-Exact is the store's bound on items and bytes in flight: a job holds its own from admission until its parts
-are final. Beside it stand bounds of other things that grow: waiting requests, files in the blob directory,
-and messages that nobody needs any more (a caller may cancel faster than workers drop).
+The store's bound on items and bytes in flight is exact: a job holds its own from admission until its parts
+are final. Other things that grow have bounds too: waiting requests, files in the blob directory, and messages
+that nobody needs any more (a caller may cancel faster than workers drop).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from epd.store.values import BlobKind, Load
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after which a refused caller may come again.
+#: Seconds after which a refused caller may retry.
 RETRY_AFTER = 2.0
 #: A job may hold its items so many seconds past its deadline: workers end them, and that takes a while.
 _GRACE = 60.0
@@ -28,19 +28,19 @@ _MESSAGES_AN_ITEM = 2
 
 
 @contextmanager
-def room_for(
+def capacity_for(
     services: Services, record: JobRecord, todo: Sequence[Item], sizes: dict[int, int]
 ) -> Iterator[None]:
-    """Hold a job's room while the block starts it; when the block raises, nothing is held.
+    """Hold a job's capacity while the block starts it; when the block raises, nothing is held.
 
     Args:
         services: The application's services.
         record: The job.
-        todo: Its items that are not answered by the cache; with none, everything fits.
+        todo: Its items that are not answered by the cache; without any, everything fits.
         sizes: Bytes of items by index, where they are known.
 
     Raises:
-        Overloaded: there is no room; nothing has changed anywhere.
+        Overloaded: there is no capacity; nothing has changed anywhere.
         StoreUnavailable: store or broker do not answer.
     """
     if not todo:
