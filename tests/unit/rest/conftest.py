@@ -71,3 +71,13 @@ def quiet(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Ite
     folder = tmp_path_factory.mktemp("quiet")
     with databases.empty() as stores, running(folder, stores) as rest:
         yield rest
+
+
+@pytest.fixture
+def forbid_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From its call on, whatever takes a thread fails."""
+
+    async def fail(*_: object, **__: object) -> None:
+        raise AssertionError("a request that the cache answers took a thread")
+
+    return lambda: monkeypatch.setattr(Services, "call", fail)
