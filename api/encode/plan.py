@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -80,12 +80,13 @@ class ModelPlans:
 class Plan:
     """A request that may run.
 
-    ``inline`` holds the bytes that came with it, by media id. ``source_keys`` are the keys of the memos that
+    ``known_needs`` are those of each item whose digest came with the request, and None for a URL. ``inline`` holds the bytes that came with it, by media id. ``source_keys`` are the keys of the memos that
     may answer for a download, by URL; there are none when ``url_ttl`` is 0.
     """
 
     record: JobRecord
     model: ModelPlans
+    known_needs: Sequence[Needs | None]
     inline: Mapping[str, bytes]
     source_keys: Mapping[str, str]
     wait: float
@@ -98,30 +99,25 @@ class Plan:
 
     def keys(self, memos: Sequence[SourceMemo | None]) -> list[str]:
         """The embedding keys to look up, each once, where the URLs of ``source_keys`` have these memos."""
-        keys = [
-            key
-            for item, digest in zip(self.items, self._digests(memos), strict=True)
-            if digest is not None
-            for key in self.model.needs(item, digest).key_list()
-        ]
-        return list(dict.fromkeys(keys))
+        return list(dict.fromkeys(key for *_, needs in self._needs(memos) for key in needs.key_list()))
 
     def found(self, memos: Sequence[SourceMemo | None], cached: Mapping[str, PartRecord]) -> dict[int, Found]:
         """What is final and what is missing, by item index; items whose digest is not known are left out."""
         return {
-            item.index: found_of(item, digest, self.model.needs(item, digest), cached)
-            for item, digest in zip(self.items, self._digests(memos), strict=True)
-            if digest is not None
+            item.index: found_of(item, digest, needs, cached) for item, digest, needs in self._needs(memos)
         }
 
-    def _digests(self, memos: Sequence[SourceMemo | None]) -> list[str | None]:
-        """The digest of each item; None where only a download can tell it."""
+    def _needs(self, memos: Sequence[SourceMemo | None]) -> Iterator[tuple[Item, str, Needs]]:
+        """Each item whose digest is known without a download, with its digest and its needs."""
         now, ttl = self.record.created, self.model.settings.url_ttl
         by_url = {
             url: digest_of_memo(memo, url_ttl=ttl, now=now)
             for url, memo in zip(self.source_keys, memos, strict=True)
         }
-        return [item.source.media_id or by_url.get(item.source.url or "") for item in self.items]
+        for item, needs in zip(self.items, self.known_needs, strict=True):
+            digest = item.source.media_id or by_url.get(item.source.url or "")
+            if digest is not None:
+                yield item, digest, needs or self.model.needs(item, digest)
 
 
 class Planner:
@@ -154,6 +150,7 @@ class Planner:
         return Plan(
             record=_record_of(request, items, name=name, settings=self._settings),
             model=plans,
+            known_needs=[_needs_now(plans, item) for item in items],
             inline={
                 item.source.media_id: data
                 for item, data in admitted
@@ -179,6 +176,11 @@ def _record_of(
         items=items,
         ids=tuple(item.id for item in request.items),
     )
+
+
+def _needs_now(plans: ModelPlans, item: Item) -> Needs | None:
+    digest = item.source.media_id
+    return None if digest is None else plans.needs(item, digest)
 
 
 def _source_keys(items: Sequence[Item]) -> dict[str, str]:

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import hiredis
@@ -26,6 +27,8 @@ from epd.store.redis.scripts import Script, load_scripts
 _PAUSES = (0.02, 0.1)
 #: Calls under way at once; each holds its command's bytes.
 _MOST_CALLS = 4096
+#: Calls under way at once over the blocking client; later ones queue behind them.
+_MOST_THREADS = 32
 _NO_SCRIPT = "NOSCRIPT"
 
 #: Its stub knows commands of one part alone.
@@ -220,19 +223,21 @@ class ThreadConnection:
     def __init__(self, connection: Connection) -> None:
         """Whoever made the connection closes it."""
         self._connection = connection
+        self._threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="store")
         self.script_command = connection.script_command
 
     async def call(self, *command: Argument) -> Any:
         """One command and its answer."""
-        return await asyncio.to_thread(self._connection.call, *command)
+        return (await self.pipe([command]))[0]
 
     async def run(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Any:
         """One script and its answer."""
-        return await asyncio.to_thread(self._connection.run, script, keys, args)
+        return (await self.pipe([self.script_command(script, keys, args)]))[0]
 
     async def pipe(self, commands: Sequence[Command]) -> list[Any]:
         """Commands in one round trip and their answers."""
-        return await asyncio.to_thread(self._connection.pipe, commands)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._connection.pipe, commands)
 
     async def close(self) -> None:
         """Nothing of its own is open."""
