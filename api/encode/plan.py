@@ -80,8 +80,9 @@ class ModelPlans:
 class Plan:
     """A request that may run.
 
-    ``known_needs`` are those of each item whose digest came with the request, and None for a URL. ``inline`` holds the bytes that came with it, by media id. ``source_keys`` are the keys of the memos that
-    may answer for a download, by URL; there are none when ``url_ttl`` is 0.
+    ``known_needs`` has those of each item whose digest came with the request, None for a URL. ``inline`` has
+    the bytes that came with it, by media id. ``source_keys`` are the keys of the memos that may answer for a
+    download, by URL; there are none when ``url_ttl`` is 0.
     """
 
     record: JobRecord
