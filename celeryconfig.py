@@ -67,7 +67,7 @@ task_send_sent_event = True
 task_track_started = True
 
 # workers
-imports = ("tasks.fetch", "tasks.decode", "tasks.encode", "tasks.worker_lifecycle")
+imports = ("tasks.stages", "tasks.worker.lifecycle")
 worker_prefetch_multiplier = 2
 worker_cancel_long_running_tasks_on_connection_loss = False
 worker_hijack_root_logger = True

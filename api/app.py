@@ -12,31 +12,21 @@ from contextlib import asynccontextmanager
 from fastapi import APIRouter, FastAPI
 from fastapi_offline import FastAPIOffline
 
-from api import handoff
-from api.budget import ByteBudget
-from api.completions import Completions
-from api.depth import QueueDepth
-from api.docs import install_schemas
+from api import handoff, status, uploads
+from api.embeddings import cache_routes as cache
+from api.embeddings import routes as embeddings
 from api.encode import route as encode
 from api.encode.plan import Planner
 from api.errors import install_error_handlers
+from api.jobs import routes as jobs
+from api.jobs.completions import Completions
 from api.middleware import RequestLayer
-from api.routes import (
-    cache,
-    embeddings,
-    health,
-    jobs,
-    media,
-    metrics,
-    models,
-    slices,
-    status,
-)
-from api.services import Publisher, Services
+from api.openapi import install_schemas
+from api.services import ByteBudget, Publisher, QueueDepth, Services
 from epd.config import Config, load_config
 from epd.settings import Settings, read_settings
-from epd.store.base import Store
 from epd.store.open import open_store
+from epd.store.store import Store
 from epd.telemetry.fleet import build_registry
 from epd.telemetry.logging import configure_logging
 from epd.telemetry.metrics import api_metrics
@@ -50,15 +40,11 @@ _BODIES_AT_ONCE = 4
 _ROUTERS: tuple[APIRouter, ...] = (
     encode.router,
     jobs.router,
-    slices.router,
     embeddings.router,
     cache.router,
     handoff.router,
-    media.router,
-    models.router,
+    uploads.router,
     status.router,
-    health.router,
-    metrics.router,
 )
 
 
@@ -140,7 +126,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 def _broker_depth() -> QueueDepth:
-    from tasks.broker_depth import unacked_messages, waiting_messages
+    from tasks.queue_depth import unacked_messages, waiting_messages
 
     return QueueDepth(waiting_messages, count_unacked=unacked_messages)
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from api.budget import ByteBudget
+from api.services import ByteBudget
 from epd.contracts.errors import InvalidRequest, MediaTooLarge
 
 #: A body that brings no byte for this long is given up, in seconds.

@@ -5,15 +5,26 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any
 
 import anyio
+from fastapi import APIRouter, Request
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
 
-from api.services import Services
-from epd.contracts.errors import EmptyMedia, MediaTooLarge
+from api.body import UPLOAD_SECONDS, body_chunks, stated_length
+from api.openapi import problems
+from api.services import Served, Services
+from epd.contracts.errors import EmptyMedia, InvalidRequest, MediaTooLarge
 from epd.contracts.media import BlobRef
+from epd.contracts.responses import MediaAnswer
 from epd.settings import Settings
-from epd.store.blob_folder import Blobs
+from epd.store.files.blobs import Blobs
 from epd.store.values import BlobKind
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
+
 
 #: Bytes that are gathered before a thread writes them.
 _PIECE = 1 << 20
@@ -92,3 +103,98 @@ class _Writer:
         """Have the file removed, as if the block had raised."""
         with suppress(type(error)):
             self._block.__exit__(type(error), error, error.__traceback__)
+
+
+FORM_TYPE = "multipart/form-data"
+
+
+def boundary_of(content_type: str | None) -> bytes | None:
+    """The boundary of a form, None where the body is no form; raises ``InvalidRequest`` without one."""
+    kind, options = parse_options_header(content_type)
+    if kind.lower() != FORM_TYPE.encode():
+        return None
+    if not options.get(b"boundary"):
+        raise InvalidRequest("Content-Type: multipart/form-data without a boundary")
+    return options[b"boundary"]
+
+
+async def file_chunks(chunks: AsyncIterator[bytes], boundary: bytes) -> AsyncIterator[bytes]:
+    """The bytes of the form's one file.
+
+    Raises:
+        InvalidRequest: the form is malformed, or holds anything but one file.
+    """
+    form = _FileForm()
+    try:
+        parser = MultipartParser(boundary, form.callbacks())
+        async for chunk in chunks:
+            parser.write(chunk)
+            for piece in form.take():
+                yield piece
+        parser.finalize()
+    except FormParserError as error:
+        raise InvalidRequest(f"multipart/form-data: {str(error)[:200]}") from None
+    if not form.ended:
+        raise InvalidRequest("multipart/form-data: no whole file in it")
+
+
+class _FileForm:
+    """The parser's callbacks. It holds the pieces of one chunk only."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._parts = 0
+        self._pieces: list[bytes] = []
+
+    def callbacks(self) -> MultipartCallbacks:
+        return {
+            "on_part_begin": self._begin,
+            "on_part_data": self._data,
+            "on_end": self._end,
+        }
+
+    def take(self) -> list[bytes]:
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def _begin(self) -> None:
+        self._parts += 1
+        if self._parts > 1:
+            raise InvalidRequest("multipart/form-data: more than one field; send one file")
+
+    def _data(self, data: bytes, start: int, end: int) -> None:
+        self._pieces.append(data[start:end])
+
+    def _end(self) -> None:
+        self.ended = True
+
+
+router = APIRouter(tags=["media"])
+
+_BINARY = {"type": "string", "format": "binary"}
+_FORM = {"type": "object", "properties": {"file": _BINARY}, "required": ["file"]}
+_BODY: dict[str, Any] = {
+    "required": True,
+    "content": {"application/octet-stream": {"schema": _BINARY}, "multipart/form-data": {"schema": _FORM}},
+}
+#: What a form adds to its one file: boundaries and part headers, in bytes.
+_FORM_EXTRA = 64 << 10
+
+
+@router.post(
+    "/v1/media",
+    status_code=201,
+    responses=problems(400, 413, 422, 503),
+    openapi_extra={"requestBody": _BODY},
+)
+async def post_media(request: Request, services: Served) -> MediaAnswer:
+    """Upload a file in a stream, raw or as a form with one file; ``media_id`` is the sha256 of its bytes."""
+    limit = upload_limit(services.settings)
+    boundary = boundary_of(request.headers.get("content-type"))
+    cap = limit if boundary is None else limit + _FORM_EXTRA
+    expected = stated_length(request, cap)
+    chunks = body_chunks(request, limit=cap, seconds=UPLOAD_SECONDS)
+    if boundary is not None:
+        chunks = file_chunks(chunks, boundary)
+    media_id, blob = await store_upload(services, chunks, expected=expected)
+    return MediaAnswer(media_id=media_id, nbytes=blob.nbytes)

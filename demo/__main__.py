@@ -2,14 +2,93 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import sys
+import tempfile
+from pathlib import Path
 from types import FrameType
+from urllib.parse import urlsplit
 
+import psutil
 from rich.console import Console
 
-from demo.run import run_demo
+from demo import scenes
+from demo import scenes as checks
+from demo.leftovers import Traces, shm_names
+from demo.samples import MEDIA, SERVED, demo_samples, served_photo
+from demo.weights.ensure import ensure_weights
+from epd.client.blocking import Client
 from epd.contracts.errors import EpdError
+from epd.stack.parts import StackOptions
+from epd.stack.stack import Stack
+
+ROOT = Path(__file__).parents[1]
+WORK = ROOT / ".epd"
+CONFIG = ROOT / "epd.toml"
+DATA_PREFIX = "demo-"
+START_LIMIT = 180.0
+GONE_WITHIN = 10.0
+
+
+def run_demo(console: Console) -> None:
+    """Run all scenes; on failure the stack's logs are kept and named.
+
+    Raises:
+        EpdError: a promise did not hold, the stack did not start, or the weights are missing.
+    """
+    with console.status("weights"):
+        models = ensure_weights(WORK / "models", say=console.print)
+    data_dir = _new_data_dir()
+    try:
+        traces = _play(console, data_dir, models["whisper-tiny.en"])
+    except BaseException:
+        console.print(f"logs: {data_dir / 'logs'}", style="yellow")
+        raise
+    left = traces.left(within=GONE_WITHIN)
+    checks.require(not left, "left behind: " + ", ".join(left))
+    console.print("Stopped: no process of the stack runs and nothing of it is in /dev/shm.")
+    shutil.rmtree(data_dir, ignore_errors=True)
+
+
+def _new_data_dir() -> Path:
+    """A folder for this run's logs and server; those of runs that failed earlier are removed."""
+    for folder in WORK.glob(f"{DATA_PREFIX}[0-9]*-*"):
+        if not psutil.pid_exists(int(folder.name.split("-")[1])):
+            shutil.rmtree(folder, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{DATA_PREFIX}{os.getpid()}-", dir=WORK))
+
+
+def _play(console: Console, data_dir: Path, decoder: Path) -> Traces:
+    before = shm_names()
+    with served_photo(MEDIA / SERVED) as server_url:
+        options = StackOptions(
+            config=CONFIG,
+            data_dir=data_dir,
+            fetch_threads=8,
+            overrides={"EPD_FETCH_ALLOW_HOSTS": urlsplit(server_url).netloc},
+        )
+        with Stack(options) as stack:
+            _wait_ready(stack, console)
+            with Client(stack.api_url) as client:
+                _scenes(client, server_url, decoder, console)
+            console.print("Stopping ...")
+        return Traces(stack.settings, before)
+
+
+def _wait_ready(stack: Stack, console: Console) -> None:
+    with console.status("starting the stack") as status:
+        stack.wait_ready(START_LIMIT, lambda missing: status.update(f"starting the stack: {missing}"))
+    console.print(f"Stack is ready at {stack.api_url}: {', '.join(stack.names())}\n")
+
+
+def _scenes(client: Client, server_url: str, decoder: Path, console: Console) -> None:
+    samples = demo_samples(server_url)
+    first = scenes.encode_all(client, samples, console)
+    scenes.show_nearest(client, first, console)
+    scenes.show_transcripts(client, first, decoder, console)
+    scenes.encode_again(client, samples, first, console)
 
 
 def main() -> int:

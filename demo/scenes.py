@@ -3,21 +3,103 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from demo import checks
-from demo.batches import encoded_so_far
-from demo.nearest import rank
+from demo.results import item_name, job_table, named_parts, rank, transcribe, word_error_rate
 from demo.samples import CLIP, QUERY, SOUND, Sample, reference_texts
-from demo.table import item_name, job_table
-from demo.transcribe import transcribe, word_error_rate
 from epd.client.blocking import Client
-from epd.contracts.answers import EmbeddingAnswer, ItemAnswer, JobAnswer
-from epd.contracts.job import FINAL_STATES
+from epd.contracts.errors import EpdError
+from epd.contracts.job import FINAL_STATES, State
 from epd.contracts.media import Modality
+from epd.contracts.responses import EmbeddingAnswer, ItemAnswer, JobAnswer, PartAnswer, WorkerAnswer
+from epd.telemetry.counters import Count, split_counter_key
+
+MAX_WORD_ERROR_RATE = 0.10
+
+
+class DemoFailed(EpdError):
+    """A promise of the demo did not hold; the message says which."""
+
+    code = "demo_failed"
+
+
+def require(held: bool, message: str) -> None:
+    """Raises ``DemoFailed`` with ``message`` unless ``held``."""
+    if not held:
+        raise DemoFailed(message)
+
+
+def require_done(job: JobAnswer) -> None:
+    """Every item and track has an embedding."""
+    failed = [f"{name}: {_reason(part)}" for name, part in named_parts(job) if part.embedding is None]
+    require(not failed and job.state is State.DONE, f"job is {job.state}; " + "; ".join(failed))
+
+
+def require_fresh(job: JobAnswer) -> None:
+    """Nothing came from the cache."""
+    cached = [name for name, part in named_parts(job) if part.cached]
+    require(not cached, f"already cached in the first run: {', '.join(cached)}")
+
+
+def require_same_from_cache(first: JobAnswer, second: JobAnswer) -> None:
+    """The second run gave the same embeddings as the first, all from the cache."""
+    encoded = [name for name, part in named_parts(second) if not part.cached]
+    require(not encoded, f"not from the cache in the second run: {', '.join(encoded)}")
+    require(part_keys(first) == part_keys(second), "the two runs gave different embedding keys")
+
+
+def part_keys(job: JobAnswer) -> dict[str, str]:
+    """Embedding keys by the part's name."""
+    return {name: part.embedding.key for name, part in named_parts(job) if part.embedding is not None}
+
+
+def _reason(part: PartAnswer) -> str:
+    return f"{part.error.code}: {part.error.message}" if part.error else str(part.state)
+
+
+PERIOD = 0.2
+LIMIT = 15.0
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What all encode workers have run since they started."""
+
+    batches: int
+    items: int
+
+
+def encoded_so_far(client: Client) -> Encoded:
+    """Batches and items run, from heartbeats younger than this call.
+
+    Raises:
+        DemoFailed: no such heartbeat came within 15 s.
+    """
+    start = time.monotonic()
+    while time.monotonic() - start < LIMIT:
+        asked = time.monotonic()
+        workers = [worker for worker in client.status().workers if worker.kind == "encode"]
+        if workers and all(worker.age < asked - start for worker in workers):
+            return summed(workers)
+        time.sleep(PERIOD)
+    raise DemoFailed(f"no heartbeat of an encode worker within {LIMIT:.0f} s")
+
+
+def summed(workers: Iterable[WorkerAnswer]) -> Encoded:
+    """The totals of several workers, over all their encoders."""
+    totals = {Count.ENCODE_BATCHES: 0.0, Count.ENCODE_ITEMS: 0.0}
+    for worker in workers:
+        for key, value in worker.counters.items():
+            name, _ = split_counter_key(key)
+            if name in totals:
+                totals[Count(name)] += value
+    return Encoded(int(totals[Count.ENCODE_BATCHES]), int(totals[Count.ENCODE_ITEMS]))
+
 
 DEADLINE = 300.0
 EXPECTED_NEAREST = "cat.jpg"
@@ -39,17 +121,17 @@ def encode_all(client: Client, samples: list[Sample], console: Console) -> JobAn
     console.print(
         job_table(job, title=f"First run: {len(samples)} items in {seconds:.2f} s, uploads included")
     )
-    checks.require_done(job)
-    checks.require_fresh(job)
+    require_done(job)
+    require_fresh(job)
     return job
 
 
 def encode_again(client: Client, samples: list[Sample], first: JobAnswer, console: Console) -> None:
     """The second run: every item is a cache hit and no encoder runs."""
     before = encoded_so_far(client)
-    parts = len(checks.part_keys(first))
+    parts = len(part_keys(first))
     # Without this the comparison below could hold because nothing is counted at all.
-    checks.require(
+    require(
         before.items >= parts, f"{parts} embeddings, but the encoders counted {before.items} items"
     )
     start = time.monotonic()
@@ -58,10 +140,10 @@ def encode_again(client: Client, samples: list[Sample], first: JobAnswer, consol
     console.print(
         job_table(job, title=f"Second run: {len(samples)} items in {seconds:.2f} s, uploads included")
     )
-    checks.require_done(job)
-    checks.require_same_from_cache(first, job)
+    require_done(job)
+    require_same_from_cache(first, job)
     after = encoded_so_far(client)
-    checks.require(after == before, f"encoders ran in the second run: {before} became {after}")
+    require(after == before, f"encoders ran in the second run: {before} became {after}")
     counted = f"{after.items} items in {after.batches} batches"
     console.print(f"All cached. The encoders stand at {counted}, as after the first run.\n")
 
@@ -76,7 +158,7 @@ def show_nearest(client: Client, job: JobAnswer, console: Console) -> None:
     ranked = rank(photos.pop(QUERY), photos)
     shown = ", ".join(f"{name} {score:.2f}" for name, score in ranked)
     console.print(f"\nNearest to {QUERY}: [bold]{ranked[0][0]}[/bold]   ({shown})")
-    checks.require(ranked[0][0] == EXPECTED_NEAREST, f"{EXPECTED_NEAREST} should be nearest to {QUERY}")
+    require(ranked[0][0] == EXPECTED_NEAREST, f"{EXPECTED_NEAREST} should be nearest to {QUERY}")
 
 
 def show_transcripts(client: Client, job: JobAnswer, decoder: Path, console: Console) -> None:
@@ -88,20 +170,20 @@ def show_transcripts(client: Client, job: JobAnswer, decoder: Path, console: Con
             text = transcribe(client.embedding(embedding.key), decoder)
         rate = word_error_rate(reference_texts()[name], text)
         console.print(f"\nHeard in {name}: [bold]{text}[/bold]\nword error rate {rate:.1%}")
-        limit = checks.MAX_WORD_ERROR_RATE
-        checks.require(rate <= limit, f"{name}: word error rate {rate:.1%} is over {limit:.0%}")
+        limit = MAX_WORD_ERROR_RATE
+        require(rate <= limit, f"{name}: word error rate {rate:.1%} is over {limit:.0%}")
     console.print()
 
 
 def _audio_track(item: ItemAnswer) -> EmbeddingAnswer:
     found = [track.embedding for track in item.tracks if track.type is Modality.AUDIO and track.embedding]
-    checks.require(bool(found), f"{item_name(item)} has no embedding of its audio track")
+    require(bool(found), f"{item_name(item)} has no embedding of its audio track")
     return found[0]
 
 
 def _embedding(item: ItemAnswer) -> EmbeddingAnswer:
     if item.embedding is None:
-        raise checks.DemoFailed(f"{item_name(item)} has no embedding")
+        raise DemoFailed(f"{item_name(item)} has no embedding")
     return item.embedding
 
 

@@ -21,9 +21,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from epd.contracts.embedding import MAX_ENCODER_NAME
 from epd.contracts.errors import SettingsError, UnknownModel
 from epd.contracts.media import Modality
-from epd.contracts.metadata import MAX_ENCODER_NAME
 from epd.contracts.wire import Wire
 
 #: Mistakes whose value tells nothing: of a key that is missing it would be the whole table around it.

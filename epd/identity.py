@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlsplit, urlunsplit
 
-from epd.contracts.card import EncoderCard
+from epd.contracts.embedding import EncoderCard
 from epd.contracts.media import ItemOptions, Modality
 
 #: Raised when the layout of the key itself changes.

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from epd.config import ModelConfig
-from epd.contracts.card import EncoderCard
+from epd.contracts.embedding import EncoderCard
 from epd.contracts.errors import EncoderNotReady, NoAudioTrack, UnknownModel
 from epd.contracts.job import PartId, PartRecord
 from epd.contracts.media import AudioTrackMode, Item, Modality
 from epd.contracts.messages import Wanted
 from epd.identity import embedding_key, encoder_identity, source_key
-from epd.store.embeddings import Embeddings
-from epd.store.redis.records import Cards, Sources
+from epd.store.cache.embeddings import Embeddings
+from epd.store.records import Cards, Sources
 from epd.store.values import SourceMemo
 
 _TRACKS = tuple(Modality)  # going through an enum's members costs more than what is asked of them

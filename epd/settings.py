@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -161,3 +162,13 @@ def _sentence(item: object) -> str:
         return str(item["msg"])
     name = _PREFIX + "_".join(part for part in item["loc"] if isinstance(part, str)).upper()
     return f"{name}={item.get('input')!r}: {item['msg']}"
+
+
+def require_folder(folder: Path, named_by: str) -> None:
+    """Make a folder and try it; raises ``SettingsError`` with what names it when it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"\0")
+    except OSError as error:
+        raise SettingsError(f"{named_by} {folder}: {error.strerror}") from error

@@ -18,13 +18,13 @@ _FAILED_START = os.EX_UNAVAILABLE
 def main() -> None:
     """Load, warm up, and only then consume. A start that fails says what is wrong, and ends."""
     # Celery reads this once, when it is first imported.
-    os.environ["CELERY_CUSTOM_WORKER_POOL"] = "gpu_worker.pool:BatchPool"
+    os.environ["CELERY_CUSTOM_WORKER_POOL"] = "gpu_worker.pool.batch_pool:BatchPool"
     try:
         options = parse_options(sys.argv[1:])
         configure_logging(read_settings().log_level)
         if len(options.devices) > 1:
             sys.exit(run_siblings(child_arguments(options)))
-        from gpu_worker.worker import run_worker
+        from gpu_worker.pool.worker import run_worker
 
         run_worker(options)
     except EpdError as error:

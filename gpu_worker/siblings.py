@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from epd.lineage import die_with_parent
+from epd.processes import die_with_parent
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from celery import Celery
 
 from tasks.queues import connect_queue_rules
-from tasks.transport import register
+from tasks.transport.transport import register
 
 register()
 app = Celery("epd")

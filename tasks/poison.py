@@ -13,7 +13,7 @@ from tasks.flow.context import Context
 from tasks.flow.flights import give_up_decode, give_up_fetch
 from tasks.flow.item import DecodeRun, ItemRun
 from tasks.process import process_context
-from tasks.unacked_poison import PoisonMessage
+from tasks.transport.poison import PoisonMessage
 
 logger = logging.getLogger(__name__)
 

@@ -13,16 +13,24 @@ from collections.abc import Sequence
 import numpy as np
 
 from epd.config import Config
-from epd.contracts.card import AudioRules, EncoderCard, ImageRules, VideoRules
+from epd.contracts.embedding import (
+    AudioRules,
+    AudioTrackInfo,
+    EmbeddingRef,
+    EncoderCard,
+    Entry,
+    ImageRules,
+    Metadata,
+    VideoRules,
+)
 from epd.contracts.errors import CorruptMedia
 from epd.contracts.job import PartId, Stage
 from epd.contracts.media import Item, Modality
 from epd.contracts.messages import FetchMessage, Wanted
-from epd.contracts.metadata import AudioTrackInfo, EmbeddingRef, Entry, Metadata
 from epd.identity import content_digest
 from epd.lookup import cards_of, look_up
-from epd.store.base import Store
-from epd.store.embedding_file import header_of
+from epd.store.files.embedding_file import header_of
+from epd.store.store import Store
 from epd.store.values import Claim, Completed, Heartbeat, Waiter
 
 HIDDEN = 8

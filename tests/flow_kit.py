@@ -16,12 +16,19 @@ import numpy as np
 from PIL import Image
 
 from epd.config import Config
-from epd.contracts.card import AudioRules, EncoderCard, VideoRules
+from epd.contracts.embedding import (
+    AudioRules,
+    AudioTrackInfo,
+    EmbeddingRef,
+    EncoderCard,
+    Entry,
+    Metadata,
+    VideoRules,
+)
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import JobRecord, PartId, PartRecord
 from epd.contracts.media import Item, ItemOptions, Modality, Source
 from epd.contracts.messages import DecodeMessage, EncodeMessage, FetchMessage, Wanted
-from epd.contracts.metadata import AudioTrackInfo, EmbeddingRef, Entry, Metadata
 from epd.lookup import needs_of
 from epd.settings import Settings
 from epd.store.values import BlobKind, Completed
@@ -29,7 +36,7 @@ from tasks.flow.context import Context
 from tasks.flow.decode import decode_item
 from tasks.flow.fetch import fetch_chunk
 from tests.store_kit import Stores
-from workers.ffmpeg import ffmpeg_binary
+from workers.decode.ffmpeg import ffmpeg_binary
 
 CONFIG = Config.model_validate(
     {

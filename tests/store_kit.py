@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import redis
 
 from epd.settings import Settings
-from epd.store.base import Store
 from epd.store.open import open_store
+from epd.store.store import Store
 
 #: Databases of the session's server. Tests that name one themselves use the first 16.
 DATABASES = 32

@@ -5,10 +5,12 @@ Sizes are bytes, times are seconds.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
+from epd.contracts.errors import BlobSpaceFull, Internal
 from epd.contracts.media import Modality
 
 if TYPE_CHECKING:
@@ -85,3 +87,19 @@ def decode_limits(settings: Settings) -> DecodeLimits:
         audio_seconds=settings.max_audio_seconds,
         video_seconds=settings.max_video_seconds,
     )
+
+
+def write_all(into: BinaryIO, piece: bytes | memoryview) -> None:
+    """Write and flush all of ``piece``, also to an unbuffered file.
+
+    Raises ``BlobSpaceFull`` when the file cannot grow, ``Internal`` when it cannot be written to at all.
+    """
+    rest = memoryview(piece)
+    try:
+        while rest:
+            rest = rest[into.write(rest) :]
+        into.flush()
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise BlobSpaceFull("no room left for media in the blob directory") from error
+        raise Internal("the blob directory cannot be written to") from error

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from api.encode.request import Asked, EncodeRequest, resolve_source
 from api.errors import seconds_text
 from epd.config import Config, ModelConfig
-from epd.contracts.card import EncoderCard
+from epd.contracts.embedding import EncoderCard
 from epd.contracts.errors import EncoderNotReady, InvalidRequest, UnknownModel
 from epd.contracts.media import Item, ItemOptions, Modality
 from epd.identity import applicable_options

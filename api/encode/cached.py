@@ -1,6 +1,6 @@
 """The answer to a request whose items are all cached, put together from the kept texts of their embeddings.
 
-It is the JSON of ``api.answers.job_answer``; a test compares the two.
+It is the JSON of ``api.jobs.answers.job_answer``; a test compares the two.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from functools import lru_cache
 
 import orjson
 
-from api.answers import part_answer
 from api.encode.plan import Plan
-from epd.contracts.answers import Usage
+from api.jobs.answers import part_answer
 from epd.contracts.job import PartId, State
 from epd.contracts.media import Item, Modality
+from epd.contracts.responses import Usage
 from epd.lookup import Found
-from epd.store.redis.hits import ENTRIES, CachedPart, LookedUp
+from epd.store.cache.recent import ENTRIES, CachedPart, LookedUp
 from epd.telemetry.metrics import ApiMetrics
 
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 from api.encode.admission import admit_item
 from api.encode.request import Asked, EncodeItem, EncodeRequest, OnDisconnect
 from epd.config import ModelConfig
-from epd.contracts.card import EncoderCard
+from epd.contracts.embedding import EncoderCard
 from epd.contracts.errors import EpdError
 from epd.contracts.job import JobRecord, PartRecord
 from epd.contracts.media import Item, ItemOptions, Modality, Source

@@ -8,19 +8,19 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from api.answers import count_answer, job_answer
 from api.body import whole_body
-from api.completions import watched
-from api.docs import problems
 from api.encode.admission import named_model
 from api.encode.cached import cached_json, cached_parts, count_cached
 from api.encode.plan import Plan
 from api.encode.request import OnDisconnect, parse_request
 from api.encode.submission import Submitted, submit
-from api.jobs import cancel_job, is_final, wait_job
+from api.jobs.answers import count_answer, job_answer
+from api.jobs.completions import watched
+from api.jobs.jobs import cancel_job, is_final, wait_job
+from api.openapi import problems
 from api.services import PlainRoute, Services, services_of
-from epd.contracts.answers import JobAnswer
 from epd.contracts.job import JobView
+from epd.contracts.responses import JobAnswer
 from epd.lookup import by_track, encoders_of
 from epd.telemetry.tracing import carrier_of, span
 

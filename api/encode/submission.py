@@ -21,9 +21,8 @@ from epd.contracts.job import ErrorInfo, JobRecord, JobView, PartId, PartRecord,
 from epd.contracts.media import Item
 from epd.contracts.messages import FetchMessage
 from epd.lookup import Found
-from epd.store.base import Store
-from epd.store.inline_release import GRACE, release_inline
-from epd.store.redis.hits import LookedUp
+from epd.store.cache.recent import LookedUp
+from epd.store.store import GRACE, Store, release_inline
 from epd.store.values import InlineHolder
 from epd.telemetry.tracing import span
 

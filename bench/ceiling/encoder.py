@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from epd.contracts.card import EncoderCard, ImageRules
+from epd.contracts.embedding import EncoderCard, ImageRules
 from epd.contracts.media import ItemOptions, Modality, RawMedia
 from gpu_worker.encoders.base import Inputs, ItemPlan
 

@@ -1,15 +1,15 @@
 """The worker under test: ``python -m gpu_worker`` with the encoder that costs nothing in place of real ones.
 
 Started as ``python -m bench.ceiling.gpu_worker_process`` with the environment that
-``bench.ceiling.workers`` sets; all but the encoder is the production code.
+``bench.ceiling.measurement`` sets; all but the encoder is the production code.
 """
 
 from __future__ import annotations
 
 from bench.ceiling.encoder import NAME, ZeroCostEncoder
-from gpu_worker.service import EncodeService
-from gpu_worker.threads import set_torch_threads
-from gpu_worker.worker import consume, node_name
+from gpu_worker.pool.worker import consume, node_name
+from gpu_worker.service.service import EncodeService
+from gpu_worker.service.torch_threads import set_torch_threads
 from tasks.process import process_context
 
 

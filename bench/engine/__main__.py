@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench.engine.measurement import TOGETHER, EngineFigures, measure
-from gpu_worker.threads import set_torch_threads
+from gpu_worker.service.torch_threads import set_torch_threads
 
 #: What the figures should reach.
 LEAST_GAIN = 1.5

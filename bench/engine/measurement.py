@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.engine.checkpoint import REALISTIC, SMALL, load_random
-from bench.engine.rig import EngineRig, NotingRunner
+from bench.engine.rig import REALISTIC, SMALL, EngineRig, NotingRunner, load_random
 from gpu_worker.encoders.base import Encoder, Inputs
-from gpu_worker.engine.runner import EagerRunner
+from gpu_worker.engine.forward import EagerRunner
 
 #: Items that are there at once, for both figures.
 TOGETHER = 16

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gpu_worker.preprocess.fit import CropRule
 from gpu_worker.preprocess.resize import AxisPass, resize, tensor_pass
-from gpu_worker.threads import set_torch_threads
+from gpu_worker.service.torch_threads import set_torch_threads
 
 _TRIES = 15
 _RULE = CropRule(shortest_edge=256, crop=(224, 224))

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import threading
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
+from epd.config import EncoderConfig
+from epd.contracts.embedding import EmbeddingRef
 from epd.contracts.errors import EncodeFailed
 from epd.contracts.job import Priority
 from epd.contracts.media import BlobRef, ItemOptions, RawImage
-from epd.contracts.metadata import EmbeddingRef
-from epd.store.embedding_folder import EmbeddingFolder
+from epd.store.files.embedding_folder import EmbeddingFolder
 from gpu_worker.encoders.base import Encoder, Inputs
-from gpu_worker.engine.cpu_device import CpuDevice
-from gpu_worker.engine.device import Device
+from gpu_worker.encoders.image.dinov2 import Dinov2Shape, Dinov2Tower
+from gpu_worker.encoders.registry import load_encoder
+from gpu_worker.engine.batcher import Budget
+from gpu_worker.engine.device import CpuDevice, Device
 from gpu_worker.engine.engine import Engine
-from gpu_worker.engine.planner import Budget
-from gpu_worker.engine.runner import EagerRunner, Runner
+from gpu_worker.engine.forward import EagerRunner, Runner
 from gpu_worker.engine.slot import Encoded, Settled, Slot
 
 _log = logging.getLogger(__name__)
@@ -65,7 +70,7 @@ class Writer:
         """Nobody has to be told."""
 
     def on_settled(self, settled: Sequence[Settled]) -> None:
-        """Write every item's rows, as ``gpu_worker.reply`` does."""
+        """Write every item's rows, as ``gpu_worker.service.results`` does."""
         for one in settled:
             try:
                 self._write(one)
@@ -154,3 +159,70 @@ class EngineRig:
     def close(self) -> None:
         """End the engine's threads."""
         self._engine.stop(_PATIENCE)
+
+
+_PATCH = 14
+_TRAINED_GRID = 37
+_SCALE = 0.02  #: standard deviation of the weights: activations stay finite through all layers
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A DINOv2 of ``width`` and ``layers`` with ``heads`` for square pictures of ``side`` pixels."""
+
+    name: str
+    width: int
+    layers: int
+    heads: int
+    side: int
+
+
+#: One item is over sooner than its operators can be launched: what packing is for.
+SMALL = Size("small", width=64, layers=12, heads=2, side=56)
+#: facebook/dinov2-small: 22 M parameters, 257 rows a picture.
+REALISTIC = Size("dinov2-small", width=384, layers=12, heads=6, side=224)
+
+
+def load_random(size: Size, folder: Path, dtype: str = "float32") -> Encoder:
+    """Write a float32 checkpoint of random weights below ``folder``, and load it onto the CPU.
+
+    ``dtype`` as in ``epd.toml``: ``auto`` is what a worker chooses here.
+    """
+    path = folder / size.name
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(_config(size)))
+    crop = {"height": size.side, "width": size.side}
+    processor = {"size": {"shortest_edge": size.side * 8 // 7}, "crop_size": crop}
+    (path / "preprocessor_config.json").write_text(json.dumps(processor))
+    generator = torch.Generator().manual_seed(1)
+    with torch.device("meta"):
+        wanted = Dinov2Tower(_shape(size)).state_dict()
+    state = {name: torch.randn(meta.shape, generator=generator) * _SCALE for name, meta in wanted.items()}
+    save_file(state, path / "model.safetensors")
+    config = {"family": "dinov2", "path": str(path), "dtype": dtype, "device": "cpu"}
+    return load_encoder(size.name, EncoderConfig.model_validate(config))
+
+
+def _shape(size: Size) -> Dinov2Shape:
+    return Dinov2Shape(
+        width=size.width,
+        layers=size.layers,
+        heads=size.heads,
+        hidden=4 * size.width,
+        patch=_PATCH,
+        trained_grid=_TRAINED_GRID,
+        epsilon=1e-6,
+        gated=False,
+        qkv_bias=True,
+    )
+
+
+def _config(size: Size) -> dict[str, int]:
+    return {
+        "hidden_size": size.width,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": size.heads,
+        "patch_size": _PATCH,
+        "image_size": _TRAINED_GRID * _PATCH,
+        "mlp_ratio": 4,
+    }

@@ -16,12 +16,10 @@ from pathlib import Path
 
 import torch
 
-from bench.gpu.course import Course
-from bench.gpu.document import SECTIONS, measure
-from bench.gpu.report import as_text
+from bench.gpu.report import SECTIONS, Course, as_text, measure
 from bench.gpu.target import Target, cuda_target, self_test_target
-from gpu_worker.encoders.precision import resolve_device
-from gpu_worker.threads import set_torch_threads
+from gpu_worker.encoders.loading import resolve_device
+from gpu_worker.service.torch_threads import set_torch_threads
 
 _NO_DEVICE = "bench.gpu: this machine has no CUDA device; nothing was measured\n"
 _SHM = Path("/dev/shm")

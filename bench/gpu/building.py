@@ -6,32 +6,31 @@ left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from gpu_worker.encoders import dinov2, qwen2_5_vl, qwen3_vl, whisper
-from gpu_worker.encoders.activations import tanh_gelu
-from gpu_worker.encoders.checkpoint import Checkpoint
-from gpu_worker.encoders.dinov2_model import Dinov2Shape, Dinov2Tower
+from gpu_worker.encoders.attention import tanh_gelu
+from gpu_worker.encoders.checkpoint import Checkpoint, LoadedWeights
+from gpu_worker.encoders.image import dinov2
+from gpu_worker.encoders.image.dinov2 import Dinov2Shape, Dinov2Tower
+from gpu_worker.encoders.image.encoder import VIDEO_RULES, PictureEncoder, PictureRows, picture_card
 from gpu_worker.encoders.loading import LoadRequest
-from gpu_worker.encoders.picture_encoder import VIDEO_RULES, PictureEncoder, PictureRows, picture_card
-from gpu_worker.encoders.qwen2_5_vl_model import QwenVisionShape, QwenVisionTower
-from gpu_worker.encoders.qwen3_vl_model import Qwen3VisionShape, Qwen3VisionTower
-from gpu_worker.encoders.qwen_config import image_rules
-from gpu_worker.encoders.qwen_encoder import QwenEncoder
-from gpu_worker.encoders.qwen_loading import qwen_card
-from gpu_worker.encoders.qwen_parts import VisionSizes
-from gpu_worker.encoders.qwen_sizing import FrameShareRule, PixelBounds, VolumeRule
-from gpu_worker.encoders.speech_config import speech_card
-from gpu_worker.encoders.weights import LoadedWeights
-from gpu_worker.encoders.whisper_model import WhisperShape, WhisperTower
+from gpu_worker.encoders.qwen import qwen2_5_vl, qwen3_vl
+from gpu_worker.encoders.qwen.config import image_rules, qwen_card
+from gpu_worker.encoders.qwen.encoder import QwenEncoder
+from gpu_worker.encoders.qwen.parts import VisionSizes
+from gpu_worker.encoders.qwen.qwen2_5_vl import QwenVisionShape, QwenVisionTower
+from gpu_worker.encoders.qwen.qwen3_vl import Qwen3VisionShape, Qwen3VisionTower
+from gpu_worker.encoders.qwen.sizing import FrameShareRule, PixelBounds, VolumeRule
+from gpu_worker.encoders.speech import whisper
+from gpu_worker.encoders.speech.tower import WhisperShape, WhisperTower, speech_card
 from gpu_worker.preprocess.fit import CropRule
-from gpu_worker.preprocess.logmel import MelRule
-from gpu_worker.preprocess.normalise import CLIP_SCALE, HALF_SCALE, IMAGENET_SCALE
+from gpu_worker.preprocess.mel import MelRule
+from gpu_worker.preprocess.tensors import CLIP_SCALE, HALF_SCALE, IMAGENET_SCALE
 
 #: Standard deviation of the weights: activations stay finite through all layers.
 _SCALE = 0.02
@@ -145,3 +144,55 @@ def _filled(tower: nn.Module, place: Place) -> LoadedWeights:
                 tensor.add_(1.0)
     count = sum(tensor.numel() for tensor in tower.parameters())
     return LoadedWeights(digest=_NO_DIGEST, parameters=count)
+
+
+WHISPER_TINY = WhisperShape(width=384, layers=4, heads=6, hidden=1536, mel_bins=80, positions=1500)
+
+DINOV2_SMALL = Dinov2Shape(
+    width=384,
+    layers=12,
+    heads=6,
+    hidden=1536,
+    patch=14,
+    trained_grid=37,
+    epsilon=1e-6,
+    gated=False,
+    qkv_bias=True,
+)
+
+QWEN2_5_VL_7B = QwenVisionShape(
+    width=1280,
+    layers=32,
+    heads=16,
+    hidden=3420,
+    out_width=3584,
+    patch=14,
+    temporal=2,
+    merge=2,
+    window=4,
+    full=frozenset({7, 15, 23, 31}),
+)
+QWEN2_5_VL_3B = replace(QWEN2_5_VL_7B, out_width=2048)
+
+QWEN3_VL_8B = Qwen3VisionShape(
+    width=1152,
+    layers=27,
+    heads=16,
+    hidden=4304,
+    out_width=4096,
+    patch=16,
+    temporal=2,
+    merge=2,
+    table_side=48,
+    levels=(8, 16, 24),
+)
+QWEN3_VL_4B = replace(QWEN3_VL_8B, width=1024, layers=24, hidden=4096, out_width=2560, levels=(5, 11, 17))
+
+TINY_WHISPER = replace(WHISPER_TINY, width=32, layers=1, heads=4, hidden=48)
+TINY_DINOV2 = replace(DINOV2_SMALL, width=32, layers=1, heads=4, hidden=64)
+TINY_QWEN2_5_VL = replace(
+    QWEN2_5_VL_7B, width=32, layers=2, heads=4, hidden=48, out_width=24, full=frozenset({1})
+)
+TINY_QWEN3_VL = replace(
+    QWEN3_VL_8B, width=32, layers=2, heads=4, hidden=48, out_width=24, table_side=6, levels=(0,)
+)

@@ -11,11 +11,10 @@ import torch
 from bench.gpu.target import Target
 from bench.gpu.towers import Tower
 from epd.contracts.errors import EncodeFailed
-from gpu_worker.encoders.base import Inputs
-from gpu_worker.encoders.graph_form import Capturable
-from gpu_worker.engine.graphs.bucket import Bucket, make_bucket
+from gpu_worker.encoders.base import Capturable, Inputs
+from gpu_worker.engine.graphs.buckets import Bucket, make_bucket
 from gpu_worker.engine.graphs.graph_set import CaptureBounds, GraphSet
-from gpu_worker.memory import encoder_bytes
+from gpu_worker.service.health import encoder_bytes
 
 #: Items a batch.
 COUNTS = (1, 2, 4, 8, 16)

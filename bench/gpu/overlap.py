@@ -13,12 +13,11 @@ from bench.gpu.target import Target
 from bench.gpu.towers import Tower
 from epd.contracts.errors import EncodeFailed
 from gpu_worker.encoders.base import Encoder
-from gpu_worker.engine.completion import settle_rows
+from gpu_worker.engine.batcher import plan_slot
+from gpu_worker.engine.cuda_streams import open_device
 from gpu_worker.engine.device import Device
-from gpu_worker.engine.devices import open_device
-from gpu_worker.engine.forward import ForwardPass, Rows
-from gpu_worker.engine.planner import plan_slot
-from gpu_worker.engine.runner import EagerRunner
+from gpu_worker.engine.forward import EagerRunner, ForwardPass, Rows
+from gpu_worker.engine.replies import settle_rows
 from gpu_worker.engine.slot import Planned, Slot
 from gpu_worker.engine.staging import StagedItem, map_blob
 

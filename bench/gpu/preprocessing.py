@@ -8,14 +8,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from bench.gpu import sizes
+from bench.gpu import building as sizes
 from bench.gpu.building import Place, random_dinov2, random_qwen2_5_vl
-from bench.gpu.meter import CpuMeter
-from bench.gpu.target import Target
+from bench.gpu.target import CpuMeter, Target
 from bench.gpu.towers import picture, random_raw
 from epd.contracts.media import ItemOptions, RawImage
 from gpu_worker.encoders.base import Encoder
-from gpu_worker.engine.devices import open_device
+from gpu_worker.engine.cuda_streams import open_device
 
 #: Name to (height, width) of a picture.
 PICTURES = {"1080p": (1080, 1920), "4K": (2160, 3840)}

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.gpu import sizes
+from bench.gpu import building as sizes
 from bench.gpu.building import Place, random_dinov2, random_qwen2_5_vl, random_qwen3_vl, random_whisper
 from bench.gpu.target import Target
 from epd.contracts.media import BlobRef, ItemOptions, RawAudio, RawImage
-from gpu_worker.encoders.base import Inputs
-from gpu_worker.encoders.graph_form import Capturable
+from gpu_worker.encoders.base import Capturable, Inputs
 
 _BLOB = BlobRef(name="random", nbytes=1)
 _RATE = 16_000  #: Hz, of all speech encoders

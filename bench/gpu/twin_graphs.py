@@ -12,8 +12,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from gpu_worker.encoders.graph_form import GraphForm
-from gpu_worker.engine.graphs.backend import Call
+from gpu_worker.encoders.base import GraphForm
+from gpu_worker.engine.graphs.cuda_graph import Call
 
 
 class TwinPool:

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gpu_worker.engine.device import Stamp
-from gpu_worker.engine.streams import Mark
+from gpu_worker.engine.device import Mark, Stamp
 
 #: Seconds after which a wait counts as a deadlock.
 _PATIENCE = 60.0

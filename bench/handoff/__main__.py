@@ -9,7 +9,7 @@ import statistics
 import sys
 
 from bench.handoff.measurement import Cost, Side, measure
-from bench.handoff.media import FILM, PHOTO
+from bench.handoff.recompute import FILM, PHOTO
 
 #: What each ratio should reach.
 LEAST = 100.0

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.handoff.media import FILM, PHOTO, make_media, web_server
-from bench.handoff.recompute import Recompute
+from bench.handoff.recompute import FILM, PHOTO, Recompute, make_media, web_server
 from bench.handoff.site import Site, running_site
 from epd.client import Client
 from epd.contracts.handoff import Handoff

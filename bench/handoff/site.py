@@ -13,10 +13,10 @@ from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from bench.handoff.recompute import IMAGE_RULES
-from epd.cli.parts import StackOptions
-from epd.cli.stack import Stack
 from epd.client import Client, HandoffRequest, Placement
 from epd.contracts.errors import EncodeFailed
+from epd.stack.parts import StackOptions
+from epd.stack.stack import Stack
 
 #: The tower is as small as the family allows: a handoff's size and cost do not depend on it.
 _VISION = {

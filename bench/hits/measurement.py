@@ -12,10 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from bench.hits.load import quantile
-from bench.hits.pictures import pictures
-from bench.hits.plan import Outcome, Plan, RoundsOutcome, RoundsPlan
-from bench.hits.site import ITEMS, Kind, Site, running_site
+from bench.hits.load import Outcome, Plan, RoundsOutcome, RoundsPlan, quantile
+from bench.hits.site import ITEMS, Kind, Site, pictures, running_site
 
 _ROOT = Path(__file__).parents[2]
 #: Items a second that the figures should reach.

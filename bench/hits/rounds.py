@@ -16,8 +16,17 @@ from collections.abc import Iterator, Sequence
 import uvloop
 
 from bench.hits.exchange import Exchange
-from bench.hits.load import Ready, Tally, ask_closed, ask_open, connected, shuffled
-from bench.hits.plan import Round, RoundsOutcome, RoundsPlan
+from bench.hits.load import (
+    Ready,
+    Round,
+    RoundsOutcome,
+    RoundsPlan,
+    Tally,
+    ask_closed,
+    ask_open,
+    connected,
+    shuffled,
+)
 
 _MOST_SHARE = 1 / 3  #: of a turn's length, for the limit before it
 

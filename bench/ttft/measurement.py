@@ -9,8 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.ttft.load import first_tokens, one_by_one, saturate
-from bench.ttft.mixes import PHOTOS, Mix, Requests
+from bench.ttft.load import PHOTOS, Mix, Requests, first_tokens, one_by_one, saturate
 from bench.ttft.pictures import photos, served
 from bench.ttft.sides import Layout, Side, colocated, separate
 from bench.ttft.sizes import make_model, parameters

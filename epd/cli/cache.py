@@ -10,14 +10,12 @@ from typing import Annotated
 
 import typer
 
-from epd.cli.fitting import print_whole, whole_console
 from epd.cli.server import UrlOption, connect
-from epd.cli.tables import byte_size
+from epd.cli.tables import byte_size, print_whole, whole_console
 from epd.client import Client
-from epd.contracts.answers import StatusAnswer
-from epd.contracts.cache import CachedAnswer, Tier, TierStats
 from epd.contracts.errors import InvalidRequest, NotFound
 from epd.contracts.media import Modality
+from epd.contracts.responses import CachedAnswer, StatusAnswer, Tier, TierStats
 
 cache_app = typer.Typer(help="Look into the embedding cache, and take things out.", no_args_is_help=True)
 

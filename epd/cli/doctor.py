@@ -13,14 +13,51 @@ import httpx
 import typer
 from rich.markup import escape
 
-from epd.cli.data_dir import DEFAULT_DATA_DIR, running_setting
-from epd.cli.fitting import whole_console
-from epd.cli.redis_probe import server_info, without_password
 from epd.cli.server import default_url
-from epd.cli.tables import byte_size, plain_table
+from epd.cli.tables import byte_size, plain_table, whole_console
 from epd.config import Config, EncoderConfig, load_config
 from epd.contracts.errors import SettingsError
 from epd.settings import Settings, given_settings, settings
+from epd.stack.parts import DEFAULT_DATA_DIR, running_setting
+
+#: Seconds for connecting, and for each answer.
+_LIMIT = 2.0
+
+
+def server_info(url: str) -> Mapping[str, Any]:
+    """INFO's server section of a redis:// or rediss:// URL; raises ``ConnectionError`` when none comes."""
+    import redis  # here, since it takes longer to import than most commands take to run
+
+    try:
+        with redis.Redis.from_url(url, socket_timeout=_LIMIT, socket_connect_timeout=_LIMIT) as client:
+            info: Mapping[str, Any] = client.info("server")
+    except redis.RedisError as error:
+        raise ConnectionError(f"{type(error).__name__}: {error}") from error
+    return info
+
+
+def require_server(setting: str, url: str) -> None:
+    """Make sure that a server answers at the URL that a setting names; URLs of other kinds are let through.
+
+    Raises:
+        SettingsError: none does. Without this a stack would wait for minutes for a server that is gone.
+    """
+    if not url.startswith(("redis://", "rediss://")):
+        return
+    try:
+        server_info(url)
+    except ConnectionError as error:
+        raise SettingsError(
+            f"{setting}: no Redis at {without_password(url)} ({error}). Does it come from the env file of a "
+            "stack that has stopped? Then use a new terminal, or unset every EPD_ variable"
+        ) from error
+
+
+def without_password(url: str) -> str:
+    """A URL without user and password."""
+    scheme, _, rest = url.rpartition("://")
+    return f"{scheme}://{rest.rsplit('@', 1)[-1]}"
+
 
 #: A check gives (whether it is well, what was found).
 Finding = tuple[bool, str]
@@ -32,7 +69,7 @@ _TORCH_PROBE = (
     "'|', torch.get_num_threads(), 'threads')"
 )
 #: The decode worker's own choice: the system's ffmpeg where it is recent enough, else the one in a wheel.
-_FFMPEG_PROBE = "from workers.ffmpeg import ffmpeg_binary; print(ffmpeg_binary())"
+_FFMPEG_PROBE = "from workers.decode.ffmpeg import ffmpeg_binary; print(ffmpeg_binary())"
 #: The oldest Redis whose commands the store's scripts know.
 _OLDEST_REDIS = 7
 

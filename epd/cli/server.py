@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from epd.cli.parts import reachable
 from epd.client import Client
 from epd.settings import settings
+from epd.stack.parts import reachable
 
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="The API's URL; default from EPD_API_HOST and EPD_API_PORT.")

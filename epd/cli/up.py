@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
 import shlex
 import signal
 from pathlib import Path
@@ -10,12 +13,41 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from epd.cli.data_dir import DEFAULT_DATA_DIR, env_file
-from epd.cli.parts import StackOptions, port_is_free
-from epd.cli.redis_probe import require_server
-from epd.cli.stack import Stack
-from epd.cli.stop_request import StopRequest
+from epd.cli.doctor import require_server
 from epd.settings import given_settings, settings
+from epd.stack.parts import DEFAULT_DATA_DIR, StackOptions, env_file, port_is_free
+from epd.stack.stack import Stack
+
+
+class StopRequest:
+    """Set by signals, waited for by the main thread. No lock anywhere."""
+
+    def __init__(self) -> None:
+        """Not asked yet. Takes two file descriptors for the life of the process."""
+        self._asked = False
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._writing, False)
+
+    def on(self, *numbers: signal.Signals) -> None:
+        """Let each of these signals ask; for the main thread."""
+        for number in numbers:
+            signal.signal(number, lambda *_: self.ask())
+
+    def ask(self) -> None:
+        """Ask for the end; again and again, if need be."""
+        self._asked = True
+        with contextlib.suppress(BlockingIOError):  # full: whoever waits is long awake
+            os.write(self._writing, b"x")
+
+    def is_asked(self) -> bool:
+        """Whether the end was asked for."""
+        return self._asked
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for it, at most ``timeout`` seconds; whether it was asked for."""
+        select.select([self._reading], [], [], timeout)
+        return self._asked
+
 
 _REDIS_PORT = 6379
 

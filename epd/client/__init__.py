@@ -12,8 +12,8 @@ For Prefill and Decode: ``HandoffRequest``, ``Placement`` and ``Handoff``, ``spl
 from epd.client.asynchronous import AsyncClient
 from epd.client.blocking import Client
 from epd.client.calls import Unreachable
+from epd.client.prompt import Split, split_by_offset
 from epd.contracts.handoff import Handoff, HandoffRequest, Placement, Slice
-from epd.layout import Split, split_by_offset
 
 __all__ = [
     "AsyncClient",

@@ -13,14 +13,19 @@ import httpx
 
 from epd.client import calls
 from epd.client.calls import Answer, Call, Unreachable
-from epd.client.items import ItemLike, Prepared, prepare
-from epd.client.tensors import NO_SLICES, Form, read_embedding, read_slices
-from epd.contracts.answers import EventAnswer, JobAnswer, MediaAnswer, ModelsAnswer, StatusAnswer
-from epd.contracts.cache import CachedAnswer
+from epd.client.payloads import NO_SLICES, Form, ItemLike, Prepared, prepare, read_embedding, read_slices
+from epd.contracts.embedding import Metadata
 from epd.contracts.errors import DeadlineExceeded
 from epd.contracts.handoff import Handoff, HandoffReceipt, HandoffRequest, Slice
 from epd.contracts.job import FINAL_STATES
-from epd.contracts.metadata import Metadata
+from epd.contracts.responses import (
+    CachedAnswer,
+    EventAnswer,
+    JobAnswer,
+    MediaAnswer,
+    ModelsAnswer,
+    StatusAnswer,
+)
 
 T = TypeVar("T")
 

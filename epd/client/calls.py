@@ -15,11 +15,18 @@ import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from epd.contracts import errors
-from epd.contracts.answers import EventAnswer, JobAnswer, MediaAnswer, ModelsAnswer, StatusAnswer
-from epd.contracts.cache import CachePageAnswer, RemovedAnswer
+from epd.contracts.embedding import Metadata
 from epd.contracts.errors import EpdError
 from epd.contracts.handoff import Handoff, HandoffReceipt, HandoffRequest, Slice
-from epd.contracts.metadata import Metadata
+from epd.contracts.responses import (
+    CachePageAnswer,
+    EventAnswer,
+    JobAnswer,
+    MediaAnswer,
+    ModelsAnswer,
+    RemovedAnswer,
+    StatusAnswer,
+)
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)

@@ -13,7 +13,7 @@ from typing import Annotated
 import orjson
 from pydantic import Field, JsonValue, field_validator, model_validator
 
-from epd.contracts.metadata import MAX_TOKENS, Metadata
+from epd.contracts.embedding import MAX_TOKENS, Metadata
 from epd.contracts.wire import Wire
 
 #: Characters of a request id: what engines use, and safe in a path (no ``..``) and a key.

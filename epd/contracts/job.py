@@ -13,9 +13,9 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from epd.contracts.embedding import EmbeddingRef, Entry, Metadata
 from epd.contracts.errors import EpdError
 from epd.contracts.media import Item, Modality
-from epd.contracts.metadata import EmbeddingRef, Entry, Metadata
 from epd.contracts.wire import Wire
 
 

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from epd.contracts.embedding import AudioTrackInfo
 from epd.contracts.job import Priority
 from epd.contracts.media import BlobRef, Item, Modality, RawMedia
-from epd.contracts.metadata import AudioTrackInfo
 from epd.contracts.wire import Wire
 
 #: An item goes back to ``fetch`` at most this often, when a blob that a message names is gone.

@@ -24,3 +24,17 @@ class Wire(BaseModel):
     def from_json(cls, text: str | bytes) -> Self:
         """Parse and check; raises ``pydantic.ValidationError``."""
         return cls.model_validate_json(text)
+
+
+FETCH_QUEUE = "fetch_queue"
+FETCH = "fetch"
+DECODE_QUEUE = "decode_queue"
+DECODE = "decode"
+ENCODE_QUEUE = "encode_queue"
+STAGE = "stage"
+PREPROCESS = "preprocess"
+FORWARD = "forward"
+WRITE = "write"
+
+#: All of them in the order of an item's life.
+ALL = (FETCH_QUEUE, FETCH, DECODE_QUEUE, DECODE, ENCODE_QUEUE, STAGE, PREPROCESS, FORWARD, WRITE)

@@ -1,4 +1,4 @@
-"""Every Redis key of the store, spelled once. Broker keys are in ``tasks.broker_keys``.
+"""Every Redis key of the store, spelled once. Broker keys are in ``tasks.transport.keys``.
 
 key                       type    lives for                       owner
 epd:job:{job}             hash    deadline + job_ttl              api creates, workers finish
@@ -117,3 +117,8 @@ def worker(name: str) -> str:
 def events(watcher: str) -> str:
     """The channel on which one api process hears of its jobs."""
     return f"{EVENTS_PREFIX}{watcher}"
+
+
+def milliseconds(seconds: float) -> int:
+    """Whole milliseconds, at least one: a TTL of zero is an error to the server."""
+    return max(1, round(seconds * 1000))

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from epd.folders import require_folder
-from epd.settings import Settings
-from epd.store.base import Store
-from epd.store.blob_folder import Blobs, UploadRecords
-from epd.store.embedding_folder import EmbeddingFolder
-from epd.store.embeddings import Embeddings
-from epd.store.redis.admissions import Admissions
-from epd.store.redis.connection import Connection
-from epd.store.redis.flights import Flights
-from epd.store.redis.handoffs import HandoffLooks, Handoffs
-from epd.store.redis.hits import RecentEntries
-from epd.store.redis.index import EmbeddingIndex
-from epd.store.redis.jobs import Jobs
-from epd.store.redis.loop_connection import LoopConnection, ThreadConnection
-from epd.store.redis.notices import Notices
-from epd.store.redis.records import Cards, Heartbeats, Sources, Uploads
-from epd.store.redis.segments import Segments
-from epd.store.tier_files import TierFiles
-from epd.store.tier_limits import TierLimits
+from epd.settings import Settings, require_folder
+from epd.store.cache.embeddings import Embeddings
+from epd.store.cache.index import EmbeddingIndex
+from epd.store.cache.recent import RecentEntries
+from epd.store.connection import Connection
+from epd.store.files.blobs import Blobs, UploadRecords
+from epd.store.files.embedding_folder import EmbeddingFolder
+from epd.store.files.tiers import TierFiles, TierLimits
+from epd.store.flights import Flights
+from epd.store.handoffs import HandoffLooks, Handoffs
+from epd.store.jobs import Admissions, Jobs, Notices
+from epd.store.loop_connection import LoopConnection, ThreadConnection
+from epd.store.records import Cards, Heartbeats, Segments, Sources, Uploads
+from epd.store.store import Store
 from epd.store.values import AdmissionBound
 
 

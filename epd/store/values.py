@@ -7,9 +7,9 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from epd.contracts.cache import CacheTotals, Tier, TierStats
+from epd.contracts.embedding import Entry
 from epd.contracts.job import PartId, Priority, SegmentUse
-from epd.contracts.metadata import Entry
+from epd.contracts.responses import CacheTotals, Tier, TierStats
 from epd.contracts.wire import Wire
 
 #: Processes that follow one job at once; the one that came first is dropped.

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from epd.contracts.errors import StoreUnavailable
-from epd.store.redis.records import Heartbeats
+from epd.store.records import Heartbeats
 from epd.store.values import Heartbeat
 
 logger = logging.getLogger(__name__)

@@ -14,11 +14,11 @@ from pathlib import Path
 from torch import Tensor
 
 from epd.client import Client
-from epd.contracts.answers import ItemAnswer, PartAnswer
+from epd.contracts.embedding import Metadata
 from epd.contracts.errors import EncodeFailed
 from epd.contracts.handoff import HandoffRequest, Placement, Slice, Span
 from epd.contracts.media import Modality
-from epd.contracts.metadata import Metadata
+from epd.contracts.responses import ItemAnswer, PartAnswer
 from examples.epd_transformers.engine import Line, load_languages, read_options, serve
 from examples.epd_transformers.sequence import Begun, Language, Part, save_caches
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
 
-from epd.contracts.metadata import Metadata
+from epd.contracts.embedding import Metadata
 from examples.epd_transformers.qwen_prompt import TYPES, Prompt, model_inputs
 from examples.epd_transformers.sequence import Begun, Part, Tensors, cache_of, cache_tensors
 

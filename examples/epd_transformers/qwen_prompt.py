@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from epd.contracts.embedding import Metadata
 from epd.contracts.handoff import Span
 from epd.contracts.media import Modality
-from epd.contracts.metadata import Metadata
 from examples.epd_transformers.sequence import Part
 
 #: transformers' ``mm_token_type_ids`` and the names of the placeholder tokens.

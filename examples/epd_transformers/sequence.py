@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import Cache, DynamicCache
 
+from epd.contracts.embedding import Metadata
 from epd.contracts.handoff import Span
-from epd.contracts.metadata import Metadata
 
 Tensors = dict[str, Tensor]
 

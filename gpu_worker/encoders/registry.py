@@ -10,20 +10,19 @@ from epd.config import EncoderConfig
 from epd.contracts.errors import SettingsError
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.encoders.checkpoint import locate_checkpoint
-from gpu_worker.encoders.loading import LoadRequest
-from gpu_worker.encoders.precision import resolve_device, resolve_dtype
+from gpu_worker.encoders.loading import LoadRequest, resolve_device, resolve_dtype
 
 #: Module under ``gpu_worker.encoders`` for each family; imported when asked for.
 FAMILIES = {
-    "clip": "clip",
-    "dinov2": "dinov2",
-    "qwen2_5_omni_audio": "qwen2_5_omni_audio",
-    "qwen2_5_vl": "qwen2_5_vl",
-    "qwen2_audio": "qwen2_audio",
-    "qwen2_vl": "qwen2_vl",
-    "qwen3_vl": "qwen3_vl",
-    "siglip": "siglip",
-    "whisper": "whisper",
+    "clip": "image.clip",
+    "dinov2": "image.dinov2",
+    "qwen2_5_omni_audio": "speech.qwen2_5_omni_audio",
+    "qwen2_5_vl": "qwen.qwen2_5_vl",
+    "qwen2_audio": "speech.qwen2_audio",
+    "qwen2_vl": "qwen.qwen2_vl",
+    "qwen3_vl": "qwen.qwen3_vl",
+    "siglip": "image.siglip",
+    "whisper": "speech.whisper",
 }
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpu_worker.engine.device import Stamp
-from gpu_worker.engine.streams import Mark
+from gpu_worker.engine.device import CpuDevice, Device, Mark, Stamp
+from gpu_worker.engine.stream_device import StreamDevice
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +92,13 @@ def _marked(stream: torch.cuda.Stream, *, timed: bool) -> CudaMark:
     event = torch.cuda.Event(enable_timing=timed)
     event.record(stream)
     return CudaMark(event)
+
+
+#: Bytes of the ring that uploads go through: a full batch of pictures of 1080p, and more than one in flight.
+STAGING_BYTES = 256 << 20
+
+
+def open_device(name: str, staging_bytes: int = STAGING_BYTES) -> Device:
+    """The device of a torch device name: ``cpu``, ``cuda`` or ``cuda:1``. A CPU needs no staging."""
+    device = torch.device(name)
+    return CpuDevice() if device.type == "cpu" else StreamDevice(CudaStreams(device), staging_bytes)

@@ -16,15 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from epd.contracts.errors import EncodeFailed, EncoderNotReady, Internal, SettingsError
 from epd.telemetry.counters import Count, Counters
 from gpu_worker.encoders.base import Encoder
+from gpu_worker.engine.batcher import Budget, plan_slot
 from gpu_worker.engine.device import Device, DeviceHung, is_device_lost
-from gpu_worker.engine.forward import ForwardPass, Rows
-from gpu_worker.engine.graphs.figures import GraphFigures
-from gpu_worker.engine.observer import Observer
+from gpu_worker.engine.forward import EagerRunner, ForwardPass, GraphFigures, Rows, Runner
 from gpu_worker.engine.pipeline import Pipeline
-from gpu_worker.engine.planner import Budget, plan_slot
 from gpu_worker.engine.replies import Replies
-from gpu_worker.engine.runner import EagerRunner, Runner
-from gpu_worker.engine.slot import Dropped, DropReason, Failed, Outcome, Planned, Settled, Slot
+from gpu_worker.engine.slot import Dropped, DropReason, Failed, Observer, Outcome, Planned, Settled, Slot
 from gpu_worker.engine.stager import Stager
 from gpu_worker.engine.staging import StagedItem
 from gpu_worker.engine.watchdog import Watchdog

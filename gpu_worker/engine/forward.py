@@ -9,19 +9,75 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from epd.contracts.errors import EncodeFailed, EpdError
-from gpu_worker.encoders.base import Encoder, ItemPlan
+from gpu_worker.encoders.base import Encoder, Inputs, ItemPlan
+from gpu_worker.engine.batcher import split
 from gpu_worker.engine.device import Device, DeviceLost, Stamp, is_device_lost, is_out_of_memory
-from gpu_worker.engine.planner import split
-from gpu_worker.engine.runner import Runner
 from gpu_worker.engine.slot import Failed, Settled
 from gpu_worker.engine.staging import RanItem, StagedItem
+
+
+@dataclass(slots=True)
+class GraphFigures:
+    """Totals since the start.
+
+    ``hits`` were replayed; ``misses`` fit no captured bucket; ``declined`` fit one, and padding up to it
+    would have cost more than it saved. ``units`` are those of the hits, ``padding`` what was added to them.
+    ``graphs`` were captured at the start, and took ``memory`` bytes of the device with their buffers.
+    """
+
+    graphs: int = 0
+    memory: int = 0
+    hits: int = 0
+    misses: int = 0
+    declined: int = 0
+    units: int = 0
+    padding: int = 0
+
+    @property
+    def padding_share(self) -> float:
+        """Padding as a part of all units that were replayed; 0 before the first."""
+        return self.padding / (self.units + self.padding) if self.padding else 0.0
+
+
+class Runner(Protocol):
+    """Runs forwards on the thread that owns the device."""
+
+    def warm_up(self, encoder: Encoder) -> None:
+        """All that makes the first real batch as fast as the later ones. Called once an encoder."""
+        ...
+
+    def run(self, encoder: Encoder, inputs: Inputs) -> Tensor:
+        """Packed rows [sum of tokens, hidden]. They are the caller's: a later run never writes to them."""
+        ...
+
+    def all_figures(self) -> Mapping[str, GraphFigures]:
+        """What captured forwards did for each encoder. May be called from any thread."""
+        ...
+
+
+class EagerRunner:
+    """Calls the encoder's forward as it is."""
+
+    def warm_up(self, encoder: Encoder) -> None:
+        """One small forward."""
+        encoder.warm_up()
+
+    def run(self, encoder: Encoder, inputs: Inputs) -> Tensor:
+        """The encoder's own forward; its output is a new tensor each time."""
+        return encoder.forward(inputs)
+
+    def all_figures(self) -> Mapping[str, GraphFigures]:
+        """None: nothing is captured."""
+        return {}
+
 
 _log = logging.getLogger(__name__)
 

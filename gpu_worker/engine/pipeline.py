@@ -15,8 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from gpu_worker.engine.batcher import Batcher, Take
-from gpu_worker.engine.planner import Budget
+from gpu_worker.engine.batcher import Batcher, Budget, Take
 from gpu_worker.engine.slot import Planned, Slot
 from gpu_worker.engine.staging import StagedItem
 

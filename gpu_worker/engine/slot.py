@@ -2,19 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from epd.contracts.errors import EpdError
 from epd.contracts.job import Priority
 from epd.contracts.media import ItemOptions, RawMedia
-from gpu_worker.engine.piece import Piece
 
-if TYPE_CHECKING:  # the plan's module holds tensor types, which the pure modules must not load
+if TYPE_CHECKING:
     from gpu_worker.encoders.base import ItemPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Segments of one item in their order. ``runs`` of the raw's first axis, joined, are their raw media."""
+
+    plan: ItemPlan
+    runs: tuple[slice, ...]
+
+
+def piece_of(plan: ItemPlan, wanted: Sequence[int]) -> Piece:
+    """The piece of these segments, in rising order; its facts of sizes are its own, all others stay.
+
+    Raises:
+        ValueError: the item cannot be cut at its segments.
+    """
+    if plan.raw_step is None:
+        raise ValueError("the item cannot be cut")
+    segments, grid = tuple(plan.segments[index] for index in wanted), plan.facts.grid_thw
+    tokens = plan.tokens_of_segments()
+    own = replace(
+        plan,
+        tokens=sum(tokens[index] for index in wanted),
+        cost=sum(segments),
+        segments=segments,
+        segment_tokens=tuple(tokens[index] for index in wanted) if plan.segment_tokens else (),
+        facts=replace(plan.facts, grid_thw=grid and (len(segments), *grid[1:])),
+    )
+    return Piece(own, tuple(_runs(wanted, plan.raw_step)))
+
+
+def _runs(wanted: Sequence[int], step: int) -> Iterator[slice]:
+    """Neighbours together, so that what lies side by side is copied at once."""
+    start = 0
+    for at, index in enumerate(wanted):
+        if at + 1 == len(wanted) or wanted[at + 1] != index + 1:
+            yield slice(wanted[start] * step, (index + 1) * step)
+            start = at + 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,3 +127,23 @@ class Settled:
 
     slot: Slot
     outcome: Outcome
+
+
+class Observer(Protocol):
+    """Called from the engine's own threads; must be quick or bounded in time. What it raises is logged."""
+
+    def still_wanted(self, slots: Sequence[Slot]) -> set[str]:
+        """Asked when a batch is formed: the ids of those to run. The others are dropped as cancelled."""
+        ...
+
+    def on_begun(self, slots: Sequence[Slot]) -> None:
+        """These slots form a batch that is about to run. Comes before their outcome."""
+        ...
+
+    def on_settled(self, settled: Sequence[Settled]) -> None:
+        """Outcomes, each slot once. While this runs, the next batches do."""
+        ...
+
+    def on_device_lost(self, error: BaseException) -> None:
+        """The device is unusable in this process; no further outcome comes."""
+        ...

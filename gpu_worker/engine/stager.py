@@ -6,10 +6,9 @@ import logging
 from collections.abc import Callable, Sequence
 
 from gpu_worker.engine.device import Device
-from gpu_worker.engine.observer import Observer
 from gpu_worker.engine.pipeline import Pipeline
 from gpu_worker.engine.replies import Replies
-from gpu_worker.engine.slot import Dropped, DropReason, Planned, Settled, Slot
+from gpu_worker.engine.slot import Dropped, DropReason, Observer, Planned, Settled, Slot
 from gpu_worker.engine.staging import Staging, stage
 from gpu_worker.engine.watchdog import Watchdog
 

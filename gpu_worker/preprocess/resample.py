@@ -16,7 +16,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from gpu_worker.preprocess.sending import send
+from gpu_worker.preprocess.tensors import send
 
 FRACTION_BITS = 22  #: of 32: 8 for the pixel and 2 for sums that overshoot
 _BLOCK = 8  #: outputs that share one window of inputs: few wasted products, still a real matrix product

@@ -9,13 +9,13 @@ from functools import partial
 from typing import Protocol
 
 from epd.config import Config, ModelConfig
-from epd.contracts.card import EncoderCard
+from epd.contracts.embedding import EncoderCard
 from epd.contracts.media import Modality
 from epd.contracts.messages import DecodeMessage, EncodeMessage, FetchMessage
 from epd.lookup import cards_of
 from epd.settings import Settings
-from epd.store.base import Store
-from epd.store.redis.records import Cards
+from epd.store.records import Cards
+from epd.store.store import Store
 
 #: What a task did, by counter name (``epd.telemetry.counters.Count``).
 Tally = dict[str, float]

@@ -13,7 +13,7 @@ from epd.store.values import BlobKind, SourceMemo
 from tasks.flow.flights import leading
 from tasks.flow.item import FetchRun
 from tasks.flow.settle import LookUp, needs_no_bytes
-from workers.download import Downloaded, Validators, download
+from workers.fetch.download import Downloaded, Validators, download
 from workers.limits import fetch_limits
 
 #: Seconds by which a download may be older than a request that shares it, while the embedding it was for is
@@ -47,7 +47,7 @@ class ItemSource:
 
         Raises:
             NotFound: the upload is unknown or over its time.
-            CallerFault, SourceFault, BlobSpaceFull: as ``workers.download.download``.
+            CallerFault, SourceFault, BlobSpaceFull: as ``workers.fetch.download.download``.
         """
         with self._leading():
             return self._resolve_upload() if self.run.item.source.url is None else self._resolve_url()

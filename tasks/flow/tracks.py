@@ -9,7 +9,7 @@ from pathlib import Path
 
 from billiard.exceptions import SoftTimeLimitExceeded
 
-from epd.contracts.card import AudioRules, EncoderCard, VideoRules
+from epd.contracts.embedding import AudioRules, AudioTrackInfo, EncoderCard, VideoRules
 from epd.contracts.errors import (
     BlobMissing,
     BlobSpaceFull,
@@ -20,13 +20,12 @@ from epd.contracts.errors import (
 )
 from epd.contracts.media import BlobRef, Modality, RawAudio, RawFrames, RawImage
 from epd.contracts.messages import EncodeMessage, Wanted
-from epd.contracts.metadata import AudioTrackInfo
 from epd.identity import encoder_identity
 from epd.store.values import BlobKind
 from tasks.flow.context import Context
 from tasks.flow.flights import kept_flights
 from tasks.flow.item import DecodeRun
-from workers.decode import audio_track, decode
+from workers.decode.decode import audio_track, decode
 from workers.limits import decode_limits
 
 logger = logging.getLogger(__name__)

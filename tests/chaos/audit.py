@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from epd.client import Client
-from epd.contracts.answers import ItemAnswer, JobAnswer, PartAnswer
 from epd.contracts.errors import EpdError, NotFound
 from epd.contracts.job import State
 from epd.contracts.media import Modality
+from epd.contracts.responses import ItemAnswer, JobAnswer, PartAnswer
 from epd.store import keys
 from tests.chaos.checkpoints import TWIN
 from tests.chaos.corpus import Thing

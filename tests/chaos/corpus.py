@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from workers.ffmpeg import ffmpeg_binary
+from workers.decode.ffmpeg import ffmpeg_binary
 
 #: Things of each type in a row of ten, where a scenario asks for all types.
 POSTERS = ("poster",)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from epd.contracts.job import PartId
 from epd.contracts.messages import DecodeMessage, EncodeMessage, FetchMessage
-from tasks import broker_keys
-from tasks.unacked_death import parse_mark
-from tasks.unacked_poison import PoisonMessage
+from tasks.transport import keys as broker_keys
+from tasks.transport.liveness import parse_mark
+from tasks.transport.poison import PoisonMessage
 from tests.chaos.notices import Part
 from tests.chaos.server import Server
 

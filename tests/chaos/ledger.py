@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from epd.contracts.answers import JobAnswer, PartAnswer
 from epd.contracts.job import FINAL_STATES, State
+from epd.contracts.responses import JobAnswer, PartAnswer
 from tests.chaos.corpus import Thing
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import redis
 
-from epd.lineage import die_with_parent
+from epd.processes import die_with_parent
 from tests.server_under_test import server_binary
 
 _START_LIMIT = 20.0

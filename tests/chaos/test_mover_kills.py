@@ -16,9 +16,9 @@ import redis
 
 from epd.contracts.errors import NotFound
 from epd.settings import Settings
-from epd.store.base import Store
-from epd.store.embedding_file import FILE_NAME
+from epd.store.files.embedding_file import FILE_NAME
 from epd.store.open import open_store
+from epd.store.store import Store
 from epd.store.values import Completed
 from tests.contract.store_values import IMAGE, data_of, entry_of, key_of, wait_until
 

@@ -15,9 +15,9 @@ import redis
 from epd.contracts.job import State
 from epd.settings import Settings
 from epd.store import keys
-from epd.store.base import Store
-from epd.store.embedding_file import open_embedding
+from epd.store.files.embedding_file import open_embedding
 from epd.store.open import open_store
+from epd.store.store import Store
 from tests.contract.store_values import IMAGE, key_of, new_job, part_of, wait_until, waiter_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from epd.cli.parts import StackOptions
-from epd.cli.process import Child, Spec
-from epd.cli.stack import Stack
 from epd.settings import child_environment
+from epd.stack.parts import StackOptions
+from epd.stack.process import Child, Spec
+from epd.stack.stack import Stack
 from tests.chaos.corpus import Corpus
 from tests.chaos.ledger import Ledger
 from tests.chaos.load import Load

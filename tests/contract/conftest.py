@@ -10,7 +10,7 @@ import redis
 
 from epd.settings import Settings
 from epd.store import keys
-from epd.store.base import Store
+from epd.store.store import Store
 from tests.store_kit import Stores
 
 #: Keys without a TTL that ``keys.py`` documents: bounded by byte limits, by open flights, by admission or

@@ -9,13 +9,12 @@ import pytest
 
 from epd import identity
 from epd.config import ModelConfig
-from epd.contracts.card import AudioRules, EncoderCard, ImageRules, VideoRules
+from epd.contracts.embedding import AudioRules, EncoderCard, Entry, ImageRules, Metadata, VideoRules
 from epd.contracts.job import PartId
 from epd.contracts.media import Item, ItemOptions, Modality, Source
-from epd.contracts.metadata import Entry, Metadata
 from epd.lookup import Found, look_up
-from epd.store.base import Store
-from epd.store.entry_text import ref_of
+from epd.store.cache.entry import ref_of
+from epd.store.store import Store
 from epd.store.values import Completed
 
 MODEL = ModelConfig(image="tower", video="tower", audio="tower")

@@ -14,7 +14,7 @@ from epd.contracts.errors import CorruptMedia
 from epd.contracts.job import PartId, PartRecord, Priority, State
 from epd.contracts.media import Modality
 from epd.store import keys
-from epd.store.base import Store
+from epd.store.store import Store
 from epd.store.values import Completed, Load
 from tests.contract.store_values import (
     AUDIO,

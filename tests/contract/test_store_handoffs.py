@@ -9,11 +9,11 @@ import pytest
 import redis
 from store_values import entry_of, key_of, listen_until, put_embedding, wait_until
 
+from epd.contracts.embedding import Metadata
 from epd.contracts.errors import HandoffConflict, InvalidRequest, NotFound
 from epd.contracts.handoff import Handoff, HandoffRequest, Placement, handoff_topic
-from epd.contracts.metadata import Metadata
 from epd.store import keys
-from epd.store.base import Store
+from epd.store.store import Store
 from epd.store.values import MAX_WATCHERS
 from tests.contract.conftest import MakeStore
 

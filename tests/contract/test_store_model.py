@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from epd.contracts.errors import CorruptMedia
 from epd.contracts.job import FINAL_STATES, PartId, PartRecord, Priority, Stage, State
 from epd.contracts.media import Modality
-from epd.store.base import Store
+from epd.store.store import Store
 from epd.store.values import Claim, Completed, Load
 from tests.contract.conftest import MakeStore
 from tests.contract.store_values import data_of, entry_of, job_record, key_of, waiter_of

@@ -11,17 +11,16 @@ from typing import Any
 import pytest
 import redis
 
-from epd.contracts.card import EncoderCard, ImageRules
+from epd.contracts.embedding import EncoderCard, Entry, ImageRules
 from epd.contracts.job import PartId, PartRecord
 from epd.contracts.media import Modality
-from epd.contracts.metadata import Entry
 from epd.settings import Settings
 from epd.store import keys
-from epd.store.base import Store
+from epd.store.cache.recent import CachedPart, LookedUp, RecentEntries
+from epd.store.connection import Command
+from epd.store.loop_connection import LoopConnection
 from epd.store.open import open_store
-from epd.store.redis.connection import Command
-from epd.store.redis.hits import CachedPart, LookedUp, RecentEntries
-from epd.store.redis.loop_connection import LoopConnection
+from epd.store.store import Store
 from epd.store.values import SourceMemo
 from tests.contract.conftest import MakeStore
 from tests.contract.store_values import IMAGE, job_record, key_of, put_embedding
@@ -96,7 +95,7 @@ async def test_cards_are_believed_for_a_while(
     store.cards.announce(changed)
     assert (await recent.cards(["tiny"]))[0] is first
     assert len(trips) == 2, "a missing card is asked for again, a known one is not"
-    monkeypatch.setattr("epd.store.redis.hits.CARD_SECONDS", 0)
+    monkeypatch.setattr("epd.store.cache.recent.CARD_SECONDS", 0)
     assert await recent.cards(["tiny"]) == [changed]
     (second,) = await recent.cards(["tiny"])
     assert (await recent.cards(["tiny"]))[0] is second, "an equal card stays the same object"

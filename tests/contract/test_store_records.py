@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from epd.contracts.card import EncoderCard, ImageRules
+from epd.contracts.embedding import EncoderCard, ImageRules
 from epd.contracts.media import Modality
-from epd.store.base import Store
+from epd.store.store import Store
 from epd.store.values import Heartbeat, SourceMemo
 from tests.contract.store_values import key_of, wait_until
 

@@ -16,10 +16,10 @@ from epd.contracts.handoff import HandoffRequest, Placement
 from epd.contracts.job import PartRecord, Stage, State
 from epd.settings import Settings
 from epd.store import keys
-from epd.store.base import Store
-from epd.store.entry_text import entry_text
+from epd.store.cache.entry import entry_text
 from epd.store.open import open_store
-from epd.store.redis.scripts import Script, load_scripts
+from epd.store.scripts import Script, load_scripts
+from epd.store.store import Store
 from epd.store.values import Claim, Completed
 from tests.contract.conftest import leaked_keys
 from tests.contract.store_values import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from epd.store import mover
+from epd.store.cache import mover
 from tests.contract.tier_kit import MakeStore, Tiers, two_tiers
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from epd.contracts.errors import CorruptMedia, WorkerCrashed
 from epd.contracts.job import PartRecord, Stage, State
-from epd.store.base import Store
+from epd.store.store import Store
 from epd.store.values import Claim, Completed, Load
 from tests.contract.store_values import (
     IMAGE,

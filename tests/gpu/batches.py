@@ -7,8 +7,7 @@ import math
 import torch
 
 from epd.contracts.media import ItemOptions, RawMedia
-from gpu_worker.encoders.base import Encoder, Inputs
-from gpu_worker.encoders.graph_form import GraphForm
+from gpu_worker.encoders.base import Encoder, GraphForm, Inputs
 from tests.unit.tiny_checkpoints import random_picture, raw_audio, raw_image
 
 FAMILIES = (

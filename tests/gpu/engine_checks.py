@@ -14,11 +14,11 @@ from epd.contracts.errors import EncodeFailed
 from epd.contracts.job import Priority
 from epd.contracts.media import ItemOptions, RawMedia
 from gpu_worker.encoders.base import Encoder
-from gpu_worker.engine.devices import open_device
+from gpu_worker.engine.batcher import Budget
+from gpu_worker.engine.cuda_streams import open_device
 from gpu_worker.engine.engine import Engine
-from gpu_worker.engine.graphs.graph_runner import GraphRunner
-from gpu_worker.engine.planner import Budget
-from gpu_worker.engine.runner import EagerRunner, Runner
+from gpu_worker.engine.forward import EagerRunner, Runner
+from gpu_worker.engine.graphs.runner import GraphRunner
 from gpu_worker.engine.slot import Encoded, Failed, Slot
 from tests.gpu.batches import random_media
 from tests.gpu.site import TOO_MANY_WINDOWS, Site

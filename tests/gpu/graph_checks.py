@@ -7,10 +7,9 @@ from pathlib import Path
 
 import torch
 
-from gpu_worker.encoders.base import Encoder, Inputs
-from gpu_worker.encoders.graph_form import Capturable, GraphForm
-from gpu_worker.engine.graphs.bucket import Bucket
-from gpu_worker.engine.graphs.graph_runner import GraphRunner
+from gpu_worker.encoders.base import Capturable, Encoder, GraphForm, Inputs
+from gpu_worker.engine.graphs.buckets import Bucket
+from gpu_worker.engine.graphs.runner import GraphRunner
 from tests.gpu.batches import batch_of, same_item_in_crowds, smallest_step
 from tests.gpu.site import Site
 from tests.unit.graph_kit import graph_plan, poisoned

@@ -14,9 +14,8 @@ from bench.gpu.twin_graphs import TwinBackend
 from epd.config import EncoderConfig
 from gpu_worker.encoders.base import Encoder, Inputs
 from gpu_worker.encoders.registry import load_encoder
-from gpu_worker.engine.graphs.backend import Call, GraphBackend
-from gpu_worker.engine.graphs.cuda_graph import CudaBackend
-from gpu_worker.engine.runner import EagerRunner, Runner
+from gpu_worker.engine.forward import EagerRunner, Runner
+from gpu_worker.engine.graphs.cuda_graph import Call, CudaBackend, GraphBackend
 from tests.gpu.batches import batch_of
 from tests.unit.graph_kit import EvenBackend
 from tests.unit.tiny_checkpoints import tiny_folder

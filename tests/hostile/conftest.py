@@ -11,9 +11,9 @@ import pytest
 from bad_server import MEDIA, BadServer
 from numpy.typing import NDArray
 
-from epd.contracts.card import AudioRules, VideoRules
+from epd.contracts.embedding import AudioRules, VideoRules
 from epd.contracts.media import ItemOptions, Modality, RawAudio, RawFrames, RawImage
-from workers.decode import decode
+from workers.decode.decode import decode
 from workers.limits import DecodeLimits
 
 QWEN = VideoRules(fps=2, min_frames=4, max_frames=768, frame_multiple=2)

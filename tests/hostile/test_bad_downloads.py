@@ -1,4 +1,4 @@
-"""Servers that hang, lie, redirect inwards and break off: what ``workers.download`` makes of them."""
+"""Servers that hang, lie, redirect inwards and break off: what ``workers.fetch.download`` makes of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from epd.contracts.errors import (
     SourceTimeout,
     SourceUnavailable,
 )
-from workers.download import Downloaded, Validators, download
+from workers.fetch.download import Downloaded, Validators, download
 from workers.limits import FetchLimits
 
 

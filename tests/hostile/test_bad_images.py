@@ -146,7 +146,7 @@ def test_a_bomb_is_refused_from_its_header() -> None:
         "import resource, sys, time\n"
         "from pathlib import Path\n"
         "from epd.contracts.errors import MediaTooLarge\n"
-        "from workers.image import read_image\n"
+        "from workers.decode.image import read_image\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try:\n"
         "    read_image(Path(sys.argv[1]), format_name='PNG', max_pixels=100_000_000)\n"
@@ -192,7 +192,7 @@ def test_every_exif_orientation_comes_upright(decoded: Decode, tmp_path: Path, o
     [("IMG-21.gif", None), ("IMG-22.webp", (0, 0, 250)), ("IMG-23.png", (0, 0, 250))],
 )
 def test_animations_as_video(decoded: Decode, name: str, last: tuple[int, ...] | None) -> None:
-    from epd.contracts.card import VideoRules
+    from epd.contracts.embedding import VideoRules
 
     every = VideoRules(fps=120, min_frames=1, max_frames=64)
     raw, frames = decoded(name, Modality.VIDEO, video=every)

@@ -11,7 +11,7 @@ import pytest
 from bad_server import MEDIA
 from media_maker import make_media
 
-from epd.contracts.card import VideoRules
+from epd.contracts.embedding import VideoRules
 from epd.contracts.errors import (
     CallerFault,
     CorruptMedia,
@@ -22,7 +22,7 @@ from epd.contracts.errors import (
     UnsupportedMedia,
 )
 from epd.contracts.media import ItemOptions, Modality, RawFrames
-from workers.decode import audio_track
+from workers.decode.decode import audio_track
 from workers.limits import DecodeLimits
 
 Decode = Callable[..., tuple[RawFrames, np.ndarray]]

@@ -11,8 +11,8 @@ import pytest
 from bad_server import MEDIA, BadServer
 
 from epd.contracts.errors import BlobSpaceFull, DecodeTimeout
-from workers.download import download
-from workers.ffmpeg import file_argument, run_ffmpeg
+from workers.decode.ffmpeg import file_argument, run_ffmpeg
+from workers.fetch.download import download
 from workers.limits import FetchLimits
 
 FULL = Path("/dev/full")

@@ -11,11 +11,11 @@ import pytest
 from bad_server import BadServer
 from conftest import MEDIA
 
-from epd.contracts.card import AudioRules, VideoRules
+from epd.contracts.embedding import AudioRules, VideoRules
 from epd.contracts.errors import BlobSpaceFull, EpdError
 from epd.contracts.media import ItemOptions, Modality
-from workers.decode import decode
-from workers.download import download
+from workers.decode.decode import decode
+from workers.fetch.download import download
 from workers.limits import DecodeLimits, FetchLimits
 
 RULES = {

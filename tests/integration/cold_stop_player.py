@@ -20,8 +20,7 @@ from celery.concurrency.prefork import TaskPool
 from celery.worker import state
 from kombu.asynchronous import Hub, set_event_loop
 
-from tasks.cold_stop import stop_cold_between_turns
-from tasks.pool_exit import bound_child_exit
+from tasks.worker.shutdown import bound_child_exit, stop_cold_between_turns
 
 
 class _Consumer:

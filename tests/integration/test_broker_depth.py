@@ -15,7 +15,7 @@ from transport_kit import ROOT, Broker, broker_fixture  # noqa: F401
 ASKING = """
 import json, sys
 from epd.contracts.errors import StoreUnavailable
-from tasks.broker_depth import unacked_messages, waiting_messages
+from tasks.queue_depth import unacked_messages, waiting_messages
 
 for _ in sys.stdin:
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tasks.cold_stop import COLD_STOP
+from tasks.worker.shutdown import COLD_STOP
 
 _PLAYER = Path(__file__).with_name("cold_stop_player.py")
 _ROOT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ def test_sigquit_ends_the_pool_wherever_it_comes(place: str) -> None:
 _DEAF = """
 import subprocess, sys, time
 from types import SimpleNamespace
-from tasks.cold_stop import stop_cold_between_turns
+from tasks.worker.shutdown import stop_cold_between_turns
 stop_cold_between_turns(SimpleNamespace(hub=SimpleNamespace(on_tick=set())), limit=0.5)
 child = subprocess.Popen(["sleep", "60"])
 print(child.pid, flush=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from demo.results import word_error_rate
 from demo.samples import reference_texts
-from demo.transcribe import word_error_rate
 from examples.epd_transformers.proof.cases import all_cases
 from examples.epd_transformers.proof.run import Proof, prove
 

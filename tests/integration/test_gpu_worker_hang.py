@@ -33,7 +33,7 @@ def line(tmp_path: Path) -> Iterator[EncodeLine]:
 
 def start(line: EncodeLine, **environment: str) -> subprocess.Popen[bytes]:
     """The hanging worker, as a supervisor would start it."""
-    pool = {"CELERY_CUSTOM_WORKER_POOL": "gpu_worker.pool:BatchPool"}
+    pool = {"CELERY_CUSTOM_WORKER_POOL": "gpu_worker.pool.batch_pool:BatchPool"}
     environment = {"EPD_BATCH_TIMEOUT": str(LIMIT_S), **pool, **environment}
     with line.log.open("ab") as log:
         process = subprocess.Popen(

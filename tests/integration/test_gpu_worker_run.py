@@ -83,7 +83,7 @@ def test_every_batched_task_sends_its_events(line: EncodeLine) -> None:
 def test_remote_control_answers(line: EncodeLine) -> None:
     assert "pong" in line.celery("inspect", "ping")
     stats = line.celery("inspect", "stats")
-    assert "gpu_worker.pool:BatchPool" in stats
+    assert "gpu_worker.pool.batch_pool:BatchPool" in stats
     assert '"encoders"' in stats
     for command in ("active", "reserved"):
         assert "OK" in line.celery("inspect", command)

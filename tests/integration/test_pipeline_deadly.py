@@ -23,8 +23,8 @@ SLEEP, HANG, CRASH, HARMLESS = 7, 9, 11, 5
 
 DEADLY = """
 import os, time
-import workers.decode
-real = workers.decode.decode
+import workers.decode.decode
+real = workers.decode.decode.decode
 
 def decode(path, *, options, **others):
     if options.max_frames == 11:
@@ -37,7 +37,7 @@ def decode(path, *, options, **others):
                 raise
     return real(path, options=options, **others)
 
-workers.decode.decode = decode
+workers.decode.decode.decode = decode
 """
 
 

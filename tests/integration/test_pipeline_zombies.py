@@ -12,12 +12,12 @@ import pytest
 from pipeline_kit import Line, Site, png, served
 from transport_kit import Broker, wait_until
 
+from epd.contracts.embedding import EmbeddingRef, Entry, Metadata
 from epd.contracts.job import PartId, Priority, State
 from epd.contracts.media import Modality
 from epd.contracts.messages import EncodeMessage, FetchMessage
-from epd.contracts.metadata import EmbeddingRef, Entry, Metadata
 from epd.store.values import Completed, Load
-from tasks import broker_keys
+from tasks.transport import keys as broker_keys
 
 IMAGE = Modality.IMAGE
 FETCH = ("-Q", "fetch", "-P", "threads", "-c", "2")

@@ -10,7 +10,7 @@ import pytest
 from celery.concurrency.asynpool import AsynPool
 from kombu.asynchronous import Hub, set_event_loop
 
-from tasks.pool_exit import bound_child_exit
+from tasks.worker.shutdown import bound_child_exit
 
 
 @pytest.fixture

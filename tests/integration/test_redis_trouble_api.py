@@ -19,8 +19,8 @@ from transport_kit import Broker, wait_until
 
 from epd.contracts.errors import StoreUnavailable
 from epd.settings import Settings, child_environment
-from epd.store.base import Store
 from epd.store.open import open_store
+from epd.store.store import Store
 
 CONFIG = """
 default_model = "demo"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from transport_kit import ROOT, wait_until
 
-from epd.cli.parts import _media_root, free_port
+from epd.stack.parts import _media_root, free_port
 
 
 def media_dirs(pid: int) -> list[Path]:

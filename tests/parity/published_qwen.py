@@ -24,7 +24,7 @@ from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize 
 
 from epd.contracts.media import RawFrames
 from gpu_worker.encoders.base import Encoder
-from gpu_worker.encoders.qwen_encoder import QwenEncoder
+from gpu_worker.encoders.qwen.encoder import QwenEncoder
 from tests.parity.media import image_item, picture_company, processed, random_sizes
 from tests.parity.published import Count, Item, make_felt
 from tests.unit.tiny_checkpoints import NO_OPTIONS, random_picture, raw_frames, raw_image

@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from gpu_worker.encoders.base import Encoder, Inputs
-from gpu_worker.encoders.graph_form import Capturable
-from gpu_worker.engine.graphs.bucket import smallest_fit
-from gpu_worker.engine.graphs.buffers import load_of
-from gpu_worker.engine.graphs.graph_runner import GraphPlan
+from gpu_worker.encoders.base import Capturable, Encoder, Inputs
+from gpu_worker.engine.graphs.buckets import load_of, smallest_fit
+from gpu_worker.engine.graphs.runner import GraphPlan
 from tests.parity.published import Item, Published
 from tests.unit.graph_kit import LARGE, warm_runner
 from tests.unit.tiny_checkpoints import NO_OPTIONS

@@ -12,17 +12,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import WhisperFeatureExtractor
 
-from epd.contracts.card import AudioRules
+from epd.contracts.embedding import AudioRules
 from epd.contracts.errors import EmptyMedia
 from epd.contracts.media import Modality, RawAudio
 from gpu_worker.encoders.base import Encoder
-from gpu_worker.preprocess.logmel import MelRule, log_mel, stack_windows
-from gpu_worker.preprocess.mel_chunks import chunked_log_mel
+from gpu_worker.preprocess.mel import MelRule, chunked_log_mel, log_mel, stack_windows
 from tests.parity.media import ROOT
 from tests.parity.published import encode
 from tests.parity.speech import ODD_LENGTHS, WINDOW, features, item, real_speech
 from tests.unit.tiny_checkpoints import NO_OPTIONS, raw_audio, tiny_encoder
-from workers.decode import decode
+from workers.decode.decode import decode
 from workers.limits import DecodeLimits
 
 MEDIA = ROOT / "tests" / "hostile" / "media"

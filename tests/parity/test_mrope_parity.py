@@ -1,4 +1,4 @@
-"""``epd.mrope.position_delta`` against ``get_rope_index`` of transformers, on random prompts."""
+"""``epd.client.prompt.position_delta`` against ``get_rope_index`` of transformers, on random prompts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from epd.client.prompt import position_delta
+from epd.contracts.embedding import Metadata
 from epd.contracts.errors import InvalidRequest
 from epd.contracts.handoff import Placed
 from epd.contracts.media import Modality
-from epd.contracts.metadata import Metadata
-from epd.mrope import position_delta
 from tests.parity.published_qwen import small_model
 
 pytestmark = pytest.mark.parity

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpu_worker.encoders.graph_form import Capturable
+from gpu_worker.encoders.base import Capturable
 from gpu_worker.encoders.registry import FAMILIES
 from tests.parity.comparison import BARS, Comparison, near_enough
 from tests.parity.media import ROOT

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gpu_worker.encoders.base import Encoder
-from gpu_worker.encoders.qwen_encoder import QwenEncoder
+from gpu_worker.encoders.qwen.encoder import QwenEncoder
 from tests.parity.media import image_item, photo_item, processed
 from tests.parity.published import encode, load_ours
 from tests.parity.published_qwen import FAMILIES, SIZES, PublishedQwen, video_patches

@@ -12,9 +12,8 @@ import torch
 import transformers
 from PIL import Image
 
-from demo.nearest import rank
+from demo.results import rank, transcribe, word_error_rate
 from demo.samples import CLIP, MEDIA, QUERY, SOUND, reference_texts
-from demo.transcribe import transcribe, word_error_rate
 from demo.weights.ensure import ensure_weights
 
 ROOT = Path(__file__).parents[2]

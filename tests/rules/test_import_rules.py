@@ -56,7 +56,7 @@ def test_cpu_modules_start_without_torch(package: str) -> None:
     assert probed.stdout.strip() == ""
 
 
-@pytest.mark.parametrize("module", ["api.app", "tasks.celery", "tasks.fetch", "tasks.decode", "epd.cli.main"])
+@pytest.mark.parametrize("module", ["api.app", "tasks.celery", "tasks.stages", "epd.cli.main"])
 def test_what_a_process_starts_with_is_light(module: str) -> None:
     """Alone, so that no other module hides a missing import."""
     probed = _run("-c", PROBE, ",".join(HEAVY), module)

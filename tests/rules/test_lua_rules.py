@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from epd.store.redis.scripts import Script, cut_scripts, load_scripts
+from epd.store.scripts import Script, cut_scripts, load_scripts
 from tests.rules.source_tree import ROOT
 
 FOLDER = ROOT / "epd" / "store" / "lua"

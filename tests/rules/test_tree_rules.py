@@ -17,7 +17,7 @@ READS_ENVIRONMENT = {"epd/settings.py"}
 #: May set variables for libraries before they load (thread counts), and read none.
 SETS_ENVIRONMENT = {"gpu_worker/__main__.py"}
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv"}
-SPELLS_KEYS = {"epd/store/keys.py", "tasks/broker_keys.py"}
+SPELLS_KEYS = {"epd/store/keys.py", "tasks/transport/keys.py"}
 #: A Redis key as DESIGN 4 spells them. Log texts and URLs do not start like this.
 KEY = re.compile(r"^epd:[a-z]")
 

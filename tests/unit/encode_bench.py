@@ -15,12 +15,11 @@ from epd.contracts.media import BlobRef, Item, Modality, RawImage, Source
 from epd.contracts.messages import EncodeMessage, FetchMessage, Wanted
 from epd.identity import content_digest, embedding_key, encoder_identity
 from epd.store.values import BlobKind, Waiter
-from gpu_worker.admission import Admission
 from gpu_worker.encoders.base import DecodeFacts, ItemPlan
 from gpu_worker.engine.slot import Encoded
-from gpu_worker.patience import Patience
-from gpu_worker.reply import Reply
-from gpu_worker.ticket import Ticket
+from gpu_worker.service.admission import Admission
+from gpu_worker.service.results import Patience, Reply
+from gpu_worker.service.tickets import Ticket
 from tests.flow_kit import CONFIG, EYE, Bench
 from tests.store_kit import Stores
 

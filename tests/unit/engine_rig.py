@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from gpu_worker.encoders.base import Encoder, Inputs
-from gpu_worker.engine.cpu_device import CpuDevice
-from gpu_worker.engine.device import Device
+from gpu_worker.engine.batcher import Budget
+from gpu_worker.engine.device import CpuDevice, Device
 from gpu_worker.engine.engine import Engine
-from gpu_worker.engine.planner import Budget
-from gpu_worker.engine.runner import EagerRunner, Runner
+from gpu_worker.engine.forward import EagerRunner, Runner
 from gpu_worker.engine.slot import Encoded, Outcome, Slot
 from tests.unit.engine_watcher import Watcher
 from tests.unit.slot_makers import make_slot

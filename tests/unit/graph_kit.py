@@ -7,9 +7,9 @@ from torch import Tensor
 
 from bench.gpu.twin_graphs import TwinBackend
 from gpu_worker.encoders.base import Encoder, Inputs
-from gpu_worker.engine.graphs.backend import Call
-from gpu_worker.engine.graphs.graph_runner import GraphPlan, GraphRunner
+from gpu_worker.engine.graphs.cuda_graph import Call
 from gpu_worker.engine.graphs.graph_set import CaptureBounds
+from gpu_worker.engine.graphs.runner import GraphPlan, GraphRunner
 from tests.unit.tiny_checkpoints import NO_OPTIONS, raw_audio, raw_image
 
 LARGE = CaptureBounds(memory=1 << 30, graphs=64)

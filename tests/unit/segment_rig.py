@@ -14,18 +14,17 @@ from epd.contracts.job import JobRecord, PartId, PartRecord, State
 from epd.contracts.media import BlobRef, Item, Modality, RawAudio, RawFrames, Source
 from epd.contracts.messages import EncodeMessage, FetchMessage, Wanted
 from epd.identity import content_digest, embedding_key, encoder_identity
-from epd.store.embedding_file import open_embedding
+from epd.store.files.embedding_file import open_embedding
 from epd.store.values import BlobKind, Waiter
-from gpu_worker.admission import Admission
-from gpu_worker.desk import Desk
 from gpu_worker.encoders.base import Encoder
-from gpu_worker.engine.cpu_device import CpuDevice
+from gpu_worker.engine.batcher import Budget
+from gpu_worker.engine.device import CpuDevice
 from gpu_worker.engine.engine import Engine
-from gpu_worker.engine.planner import Budget
-from gpu_worker.patience import Patience
-from gpu_worker.reply import Reply
-from gpu_worker.reuse.segment_cache import SegmentCache
-from gpu_worker.verdict import Verdict
+from gpu_worker.service.admission import Admission
+from gpu_worker.service.dispatcher import Desk
+from gpu_worker.service.results import Patience, Reply
+from gpu_worker.service.segment_cache import SegmentCache
+from gpu_worker.service.tickets import Verdict
 from tests.flow_kit import CONFIG, Bench
 from tests.store_kit import Stores
 

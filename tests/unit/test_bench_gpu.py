@@ -9,16 +9,14 @@ import pytest
 import torch
 
 from bench.gpu.building import Place
-from bench.gpu.course import Course
 from bench.gpu.forwards import measure_tower
-from bench.gpu.meter import CpuMeter
 from bench.gpu.preprocessing import measure_preprocessing
-from bench.gpu.report import as_text
-from bench.gpu.target import Target, self_test_target
+from bench.gpu.report import Course, as_text
+from bench.gpu.target import CpuMeter, Target, self_test_target
 from bench.gpu.towers import TINY_TOWERS, TOWERS
 from bench.gpu.twin_graphs import TwinBackend, TwinCapture
 from gpu_worker.engine.device import DeviceLost
-from gpu_worker.engine.graphs.backend import Call
+from gpu_worker.engine.graphs.cuda_graph import Call
 
 ON_CPU = Place(torch.device("cpu"), torch.float32)
 

@@ -12,8 +12,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from bench.ttft.load import Request, first_tokens, one_by_one, saturate
-from bench.ttft.mixes import MOST_IMAGES, PHOTOS, Mix, Requests
+from bench.ttft.load import MOST_IMAGES, PHOTOS, Mix, Request, Requests, first_tokens, one_by_one, saturate
 from bench.ttft.pictures import DELAY, SIZE, photos, renamed, served
 from bench.ttft.sizes import REAL, SMALL
 

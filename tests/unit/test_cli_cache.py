@@ -13,10 +13,19 @@ from epd.cli import cache
 from epd.cli.main import typer_app
 from epd.client import Client
 from epd.client.calls import Answer
-from epd.contracts.answers import EncoderAnswer, ModelsAnswer, StatusAnswer
-from epd.contracts.cache import CachedAnswer, CachePageAnswer, CacheTotals, RemovedAnswer, Tier, TierStats
 from epd.contracts.errors import InvalidRequest
 from epd.contracts.media import Modality
+from epd.contracts.responses import (
+    CachedAnswer,
+    CachePageAnswer,
+    CacheTotals,
+    EncoderAnswer,
+    ModelsAnswer,
+    RemovedAnswer,
+    StatusAnswer,
+    Tier,
+    TierStats,
+)
 
 ROWS = [
     CachedAnswer(

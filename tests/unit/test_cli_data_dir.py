@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from epd.cli import parts
-from epd.cli.data_dir import hold_data_dir
-from epd.cli.parts import StackOptions, sweep_media_dirs
-from epd.cli.stack import Stack
 from epd.contracts.errors import SettingsError
-from epd.folders import require_folder
+from epd.settings import require_folder
+from epd.stack import parts
+from epd.stack.parts import StackOptions, hold_data_dir, sweep_media_dirs
+from epd.stack.stack import Stack
 
 pytestmark = pytest.mark.unit
 

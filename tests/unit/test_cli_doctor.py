@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from epd.cli import doctor
-from epd.cli.data_dir import DEFAULT_DATA_DIR, env_file, running_setting
-from epd.cli.parts import free_port
 from epd.settings import Settings
+from epd.stack.parts import DEFAULT_DATA_DIR, env_file, free_port, running_setting
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from epd.cli.fitting import print_whole
-from epd.cli.tables import byte_size
+from epd.cli.tables import byte_size, print_whole
 
 KEYS = ["a" * 64, "b" * 64]
 COLUMNS = {

@@ -6,10 +6,10 @@ from io import StringIO
 
 from rich.console import Console
 
-from epd.cli.gpu_tables import gpu_tables
-from epd.contracts.answers import StatusAnswer, WorkerAnswer
-from gpu_worker.engine.graphs.figures import GraphFigures
-from gpu_worker.graph_counters import graph_counters
+from epd.cli.status import gpu_tables
+from epd.contracts.responses import StatusAnswer, WorkerAnswer
+from gpu_worker.engine.forward import GraphFigures
+from gpu_worker.service.health import graph_counters
 
 MIB = 1 << 20
 

@@ -9,9 +9,9 @@ from epd.cli import handoff as command
 from epd.cli.main import typer_app
 from epd.client import Client
 from epd.client.calls import Answer
+from epd.contracts.embedding import Metadata
 from epd.contracts.handoff import Handoff, HandoffItem
 from epd.contracts.media import Modality
-from epd.contracts.metadata import Metadata
 
 pytestmark = pytest.mark.unit
 

@@ -11,13 +11,12 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from epd.cli.jobs import RefusedItem
-from epd.cli.output import error_lines, item_line, item_table
-from epd.cli.redis_probe import require_server
-from epd.contracts.answers import EmbeddingAnswer, ItemAnswer, PartAnswer
+from epd.cli.doctor import require_server
+from epd.cli.encode import RefusedItem, error_lines, item_line, item_table
 from epd.contracts.errors import SettingsError
 from epd.contracts.job import ErrorInfo, State
 from epd.contracts.media import Modality
+from epd.contracts.responses import EmbeddingAnswer, ItemAnswer, PartAnswer
 from epd.version import VERSION
 
 pytestmark = pytest.mark.unit

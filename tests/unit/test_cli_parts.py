@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from epd.cli import parts
 from epd.cli.encode import expand
-from epd.cli.parts import (
+from epd.contracts.errors import InvalidRequest, SettingsError
+from epd.stack import parts
+from epd.stack.parts import (
     StackOptions,
     free_port,
     new_media_dir,
@@ -16,8 +17,7 @@ from epd.cli.parts import (
     store_beside,
     sweep_media_dirs,
 )
-from epd.cli.stack import Stack
-from epd.contracts.errors import InvalidRequest, SettingsError
+from epd.stack.stack import Stack
 
 pytestmark = pytest.mark.unit
 

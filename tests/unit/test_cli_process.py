@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from epd.cli.process import Child, Spec
-from epd.cli.stack import Stack, StackFailed
+from epd.stack.process import Child, Spec
+from epd.stack.stack import Stack, StackFailed
 
 _ENDS = "import sys; print('loading'); print('gpu_worker: no such device'); print('bye'); sys.exit({status})"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from epd.cli.parts import StackOptions
-from epd.cli.process import Child, Spec
-from epd.cli.stack import Stack, StackFailed
+from epd.stack.parts import StackOptions
+from epd.stack.process import Child, Spec
+from epd.stack.stack import Stack, StackFailed
 
 CONFIG = 'default_model = "m"\n[encoders.e]\nfamily = "dinov2"\npath = "e"\n[models.m]\nimage = "e"\n'
 

@@ -10,13 +10,13 @@ import threading
 
 import pytest
 
-from epd.cli.stop_request import StopRequest
+from epd.cli.up import StopRequest
 
 #: Signals come all the time, and waits begin and end all the time. With a ``threading.Event`` in its place
 #: this stands still after a few hundred of them.
 FLOODED = """
 import os, signal, threading
-from epd.cli.stop_request import StopRequest
+from epd.cli.up import StopRequest
 
 stop = StopRequest()
 stop.on(signal.SIGUSR1)

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from epd.client import Client, Unreachable
-from epd.client.exchange import Exchange
+from epd.client.transport import Exchange
 from epd.contracts.errors import NotFound
 
 pytestmark = pytest.mark.unit

@@ -13,8 +13,7 @@ from safetensors.torch import load, save
 
 from epd.client import AsyncClient, Client, Unreachable, calls
 from epd.client.calls import Answer
-from epd.client.items import guess_type, prepare
-from epd.client.tensors import read_embedding, read_slices
+from epd.client.payloads import guess_type, prepare, read_embedding, read_slices
 from epd.contracts import errors
 from epd.contracts.job import State
 

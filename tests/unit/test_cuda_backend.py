@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpu_worker.encoders.graph_form import GraphForm, SegmentRule
+from gpu_worker.encoders.base import GraphForm, SegmentRule
 from gpu_worker.engine.graphs import cuda_graph
 from gpu_worker.engine.graphs.cuda_graph import CudaBackend
 

@@ -13,16 +13,15 @@ import pytest
 from rich.console import Console
 
 from demo import leftovers
-from demo.batches import Encoded, summed
 from demo.leftovers import Traces, shm_names
-from demo.photo_server import served_photo
-from demo.samples import MEDIA, demo_samples, reference_texts
-from demo.table import job_table
+from demo.results import job_table
+from demo.samples import MEDIA, demo_samples, reference_texts, served_photo
+from demo.scenes import Encoded, summed
 from epd.cli.tables import TIME_COLUMNS
-from epd.contracts import timings
-from epd.contracts.answers import EmbeddingAnswer, ItemAnswer, JobAnswer, PartAnswer, Usage, WorkerAnswer
+from epd.contracts import wire as timings
 from epd.contracts.job import ErrorInfo, State
 from epd.contracts.media import Modality
+from epd.contracts.responses import EmbeddingAnswer, ItemAnswer, JobAnswer, PartAnswer, Usage, WorkerAnswer
 
 KEY = "a" * 64
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from demo.nearest import cosine, rank
-from demo.transcribe import transcribe, word_error_rate
+from demo.results import cosine, rank, transcribe, word_error_rate
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from demo.weights.ct2 import read_variables
-from demo.weights.folder import PARTIAL, publish_folder, read_stamp
-from demo.weights.source import PackagedFile
+from demo.weights.folder import PARTIAL, PackagedFile, publish_folder, read_stamp
 from epd.contracts.errors import SettingsError
 
 SOURCE = {"package": "p", "sha256": "0", "revision": "1"}

@@ -12,10 +12,16 @@ from kombu.serialization import loads as kombu_loads
 from kombu.utils.json import loads
 
 from epd.contracts.errors import EncodeFailed
-from gpu_worker.delivery import Delivery, ReadyOutcome
-from gpu_worker.event_batches import EVENTS_A_MESSAGE, SERIALIZER, EventBatches, event_text
-from gpu_worker.request import EncodeRequest, parse_time
-from gpu_worker.verdict import Fate, Verdict
+from gpu_worker.pool.celery_ext import (
+    EVENTS_A_MESSAGE,
+    SERIALIZER,
+    EncodeRequest,
+    EventBatches,
+    event_text,
+    parse_time,
+)
+from gpu_worker.pool.delivery import Delivery, ReadyOutcome
+from gpu_worker.service.tickets import Fate, Verdict
 
 
 def test_times_are_read_as_celery_writes_them() -> None:

@@ -13,16 +13,15 @@ from encode_bench import EncodeBench, wait_for
 
 from epd.contracts.errors import SettingsError
 from epd.contracts.job import PartRecord, State
-from gpu_worker.desk import Desk
 from gpu_worker.encoders.base import Encoder
-from gpu_worker.engine.cpu_device import CpuDevice
+from gpu_worker.engine.batcher import Budget
+from gpu_worker.engine.device import CpuDevice
 from gpu_worker.engine.engine import Engine
-from gpu_worker.engine.planner import Budget
 from gpu_worker.engine.slot import DropReason
-from gpu_worker.fleet import device_of
-from gpu_worker.ledger import LeaseKeeper, TicketLedger
-from gpu_worker.mailbox import HubMailbox
-from gpu_worker.verdict import Fate, Verdict
+from gpu_worker.pool.delivery import HubMailbox
+from gpu_worker.service.dispatcher import Desk
+from gpu_worker.service.loading import device_of
+from gpu_worker.service.tickets import Fate, LeaseKeeper, TicketLedger, Verdict
 from tests.store_kit import Stores
 from tests.unit.tiny_checkpoints import tiny_encoder
 

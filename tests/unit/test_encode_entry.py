@@ -8,7 +8,7 @@ import pytest
 from encode_bench import EncodeBench, encoded
 
 from epd.contracts.media import RawAudio, RawFrames, RawMedia
-from gpu_worker.entry import entry_of
+from gpu_worker.service.results import entry_of
 from tests.store_kit import Stores
 
 

@@ -14,10 +14,10 @@ from encode_bench import EncodeBench, again, encoded
 from epd.contracts.errors import BlobMissing, EncodeFailed, StoreUnavailable
 from epd.contracts.job import ErrorInfo, PartRecord, State
 from epd.contracts.messages import MAX_ATTEMPTS
-from epd.store.embedding_file import open_embedding
+from epd.store.files.embedding_file import open_embedding
 from epd.store.values import Completed
 from gpu_worker.engine.slot import Dropped, DropReason, Failed
-from gpu_worker.verdict import Fate
+from gpu_worker.service.tickets import Fate
 from tests.store_kit import Stores
 
 CANCELLED = PartRecord(state=State.CANCELLED)

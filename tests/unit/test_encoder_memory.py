@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from api.memory_figures import encoder_figure, graph_bytes, worker_figure
+from api.status import encoder_figure, graph_bytes, worker_figure
 from epd.store.values import Heartbeat
 from epd.telemetry.counters import Count
-from gpu_worker.engine.graphs.figures import GraphFigures
-from gpu_worker.graph_counters import graph_counters
-from gpu_worker.memory import encoder_bytes, memory_counters, worker_bytes
+from gpu_worker.engine.forward import GraphFigures
+from gpu_worker.service.health import encoder_bytes, graph_counters, memory_counters, worker_bytes
 from tests.unit.tiny_checkpoints import tiny_encoder
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's own habit
 from epd.contracts.errors import InvalidRequest, MediaTooLarge, SettingsError
 from epd.contracts.media import ItemOptions
 from gpu_worker.encoders.base import Encoder
-from gpu_worker.encoders.qwen_positions import frame_places, pack_places
+from gpu_worker.encoders.qwen.layout import frame_places, pack_places
 from tests.unit import tiny_checkpoints as tiny
 
 

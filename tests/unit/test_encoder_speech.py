@@ -12,11 +12,10 @@ import torch
 from epd.config import EncoderConfig
 from epd.contracts.errors import EmptyMedia, Internal, SettingsError
 from gpu_worker.encoders.base import Encoder
-from gpu_worker.encoders.qwen2_5_omni_audio import wave_positions
 from gpu_worker.encoders.registry import load_encoder
-from gpu_worker.encoders.speech_rows import kept_rows, paired_rows, rows_of
-from gpu_worker.preprocess.logmel import MelRule, log_mel, stack_windows
-from gpu_worker.preprocess.mel_chunks import chunk_frames, chunked_log_mel
+from gpu_worker.encoders.speech.packed import kept_rows, paired_rows, rows_of
+from gpu_worker.encoders.speech.qwen2_5_omni_audio import wave_positions
+from gpu_worker.preprocess.mel import MelRule, chunk_frames, chunked_log_mel, log_mel, stack_windows
 from tests.unit import tiny_checkpoints as tiny
 
 FAMILIES = ("whisper", "qwen2_audio", "qwen2_5_omni_audio")

@@ -14,10 +14,10 @@ from torch import Tensor
 from epd.contracts.errors import BlobMissing, EncodeFailed, EncoderNotReady
 from epd.telemetry.counters import Count, counter_key
 from gpu_worker.encoders.base import Encoder
-from gpu_worker.engine.cpu_device import CpuDevice
+from gpu_worker.engine.batcher import Budget
+from gpu_worker.engine.device import CpuDevice
 from gpu_worker.engine.engine import Engine
-from gpu_worker.engine.planner import Budget
-from gpu_worker.engine.runner import EagerRunner
+from gpu_worker.engine.forward import EagerRunner
 from gpu_worker.engine.slot import Dropped, DropReason, Encoded, Failed
 from tests.unit.engine_rig import Rig, rows_of
 from tests.unit.engine_watcher import Watcher

@@ -10,8 +10,7 @@ from epd.contracts.errors import EncodeFailed, MediaTooLarge
 from epd.contracts.job import Priority
 from epd.contracts.media import ItemOptions, RawMedia
 from gpu_worker.encoders.base import ItemPlan
-from gpu_worker.engine.batcher import BULK_EVERY, Batcher, Take
-from gpu_worker.engine.planner import Budget, pack, plan_slot
+from gpu_worker.engine.batcher import BULK_EVERY, Batcher, Budget, Take, pack, plan_slot
 from gpu_worker.engine.slot import Failed, Planned
 from tests.unit.slot_makers import make_planned, make_slot
 

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from epd.contracts.media import RawMedia
 from gpu_worker.encoders.base import DecodeFacts, Encoder, Inputs, ItemPlan
-from gpu_worker.engine.cpu_device import CpuDevice
-from gpu_worker.engine.forward import ForwardPass, Rows
-from gpu_worker.engine.planner import split
-from gpu_worker.engine.runner import EagerRunner
+from gpu_worker.engine.batcher import split
+from gpu_worker.engine.device import CpuDevice
+from gpu_worker.engine.forward import EagerRunner, ForwardPass, Rows
 from gpu_worker.engine.slot import Planned
 from gpu_worker.engine.staging import StagedItem
 from tests.unit.slot_makers import make_slot

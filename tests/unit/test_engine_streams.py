@@ -14,9 +14,9 @@ from torch import Tensor
 from bench.gpu.twin_streams import TwinMark, TwinStreams
 from gpu_worker.encoders.base import Encoder, Inputs
 from gpu_worker.engine.cuda_streams import CudaMark
-from gpu_worker.engine.graphs.graph_runner import GraphRunner
+from gpu_worker.engine.forward import EagerRunner
 from gpu_worker.engine.graphs.graph_set import GraphSet
-from gpu_worker.engine.runner import EagerRunner
+from gpu_worker.engine.graphs.runner import GraphRunner
 from gpu_worker.engine.slot import Slot
 from gpu_worker.engine.stream_device import StreamDevice
 from tests.unit.engine_rig import Rig, rows_of, wait_until

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from epd.contracts.embedding import AudioTrackInfo, Entry, Metadata
 from epd.contracts.media import Modality
-from epd.contracts.metadata import AudioTrackInfo, Entry, Metadata
-from epd.store import entry_text as module
-from epd.store.entry_text import entry_text, read_entry, ref_of
+from epd.store.cache import entry as module
+from epd.store.cache.entry import entry_text, read_entry, ref_of
 
 KEY, DIGEST, REVISION = "a" * 64, "b" * 64, "c" * 64
 FULL = Metadata(

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from epd.contracts.answers import ItemAnswer, PartAnswer
+from epd.contracts.embedding import Metadata
 from epd.contracts.errors import EncodeFailed
 from epd.contracts.job import State
 from epd.contracts.media import Modality
-from epd.contracts.metadata import Metadata
+from epd.contracts.responses import ItemAnswer, PartAnswer
 from examples.epd_transformers.engine import serve
 from examples.epd_transformers.prefill import handoff_of, prompts_of
 from examples.epd_transformers.qwen_prompt import PADS, Prompt, model_inputs, step_times

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from epd.contracts.errors import BlobSpaceFull
-from epd.store import folder_ledger
-from epd.store.folder_ledger import FolderLedger
+from epd.store.files import ledger as folder_ledger
+from epd.store.files.ledger import FolderLedger
 
 MIB = 1 << 20
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 HOLDER = """
 import sys, time
 from pathlib import Path
-from epd.store.folder_ledger import FolderLedger
+from epd.store.files.ledger import FolderLedger
 folder = Path(sys.argv[1])
 writing = FolderLedger(folder, 1 << 20).begin("s-held", 600 << 10, 1.0)
 (folder / "s-held").write_bytes(bytes(100 << 10))
@@ -38,7 +38,7 @@ CHURNER = """
 import sys
 from pathlib import Path
 from epd.contracts.errors import BlobSpaceFull
-from epd.store.folder_ledger import FolderLedger
+from epd.store.files.ledger import FolderLedger
 folder, ledger, refused = Path(sys.argv[1]), FolderLedger(Path(sys.argv[1]), 100), 0
 for number in range(300):
     name = f"r-{sys.argv[2]}-{number}"

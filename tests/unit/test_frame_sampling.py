@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epd.contracts.card import VideoRules
+from epd.contracts.embedding import VideoRules
 from epd.contracts.media import ItemOptions
-from workers.sampling import Timeline, choose_frames, effective_rules, frame_count
+from workers.decode.sampling import Timeline, choose_frames, effective_rules, frame_count
 
 QWEN = VideoRules(fps=2, min_frames=4, max_frames=768, frame_multiple=2)
 

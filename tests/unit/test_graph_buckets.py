@@ -8,9 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_worker.encoders.graph_form import GraphForm, SegmentRule
-from gpu_worker.engine.graphs.bucket import Bucket, Load, SegmentRoom, fits, ladder, make_bucket, smallest_fit
-from gpu_worker.engine.graphs.calibration import Calibration, Timing
+from gpu_worker.encoders.base import GraphForm, SegmentRule
+from gpu_worker.engine.graphs.buckets import (
+    Bucket,
+    Load,
+    SegmentRoom,
+    fits,
+    ladder,
+    make_bucket,
+    smallest_fit,
+)
+from gpu_worker.engine.graphs.graph_set import Calibration, Timing
 
 
 def test_the_ladder_is_fine_where_sizes_are_small() -> None:

@@ -13,8 +13,8 @@ from bench.gpu.twin_graphs import TwinCapture
 from bench.gpu.twin_streams import TwinStreams
 from epd.contracts.errors import SettingsError
 from gpu_worker.encoders.base import Encoder
-from gpu_worker.engine.graphs.backend import Call
-from gpu_worker.engine.graphs.graph_runner import GraphRunner
+from gpu_worker.engine.graphs.cuda_graph import Call
+from gpu_worker.engine.graphs.runner import GraphRunner
 from gpu_worker.engine.slot import Encoded
 from gpu_worker.engine.stream_device import StreamDevice
 from tests.unit.engine_rig import Rig, rows_of

@@ -13,12 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own habit
 
 from bench.gpu.twin_graphs import TwinBackend
-from gpu_worker.encoders import qwen_parts
-from gpu_worker.encoders.base import Encoder, Inputs
-from gpu_worker.encoders.graph_form import Capturable, GraphForm, SegmentRule
-from gpu_worker.encoders.segments import Segments
-from gpu_worker.engine.graphs.bucket import fits, make_bucket
-from gpu_worker.engine.graphs.buffers import StaticBuffers, load_of
+from gpu_worker.encoders.attention import Segments
+from gpu_worker.encoders.base import Capturable, Encoder, GraphForm, Inputs, SegmentRule
+from gpu_worker.encoders.qwen import parts as qwen_parts
+from gpu_worker.engine.graphs.buckets import StaticBuffers, fits, load_of, make_bucket
 from tests.unit.graph_kit import EvenBackend, graph_plan, pictures_of, poisoned, warm_runner
 from tests.unit.tiny_checkpoints import tiny_encoder
 

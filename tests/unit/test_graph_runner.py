@@ -9,17 +9,15 @@ import torch
 
 from bench.gpu.twin_graphs import TwinBackend, TwinCapture
 from epd.contracts.errors import SettingsError
-from gpu_worker.encoders.base import Encoder, Inputs
-from gpu_worker.encoders.graph_form import Capturable, GraphForm
-from gpu_worker.engine.cpu_device import CpuDevice
+from gpu_worker.encoders.base import Capturable, Encoder, GraphForm, Inputs
+from gpu_worker.engine.batcher import Budget
+from gpu_worker.engine.device import CpuDevice
 from gpu_worker.engine.engine import Engine
-from gpu_worker.engine.graphs.backend import Call, is_capture_refusal
-from gpu_worker.engine.graphs.bucket import Bucket
-from gpu_worker.engine.graphs.buffers import StaticBuffers
-from gpu_worker.engine.graphs.graph_runner import GraphRunner
+from gpu_worker.engine.forward import EagerRunner
+from gpu_worker.engine.graphs.buckets import Bucket, StaticBuffers
+from gpu_worker.engine.graphs.cuda_graph import Call, is_capture_refusal
 from gpu_worker.engine.graphs.graph_set import CaptureBounds
-from gpu_worker.engine.planner import Budget
-from gpu_worker.engine.runner import EagerRunner
+from gpu_worker.engine.graphs.runner import GraphRunner
 from gpu_worker.engine.slot import Encoded, Outcome
 from tests.unit.engine_watcher import Watcher
 from tests.unit.graph_kit import (

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from epd.contracts.media import RawMedia
-from gpu_worker.encoders.base import Encoder, ItemPlan
-from gpu_worker.encoders.graph_form import Capturable
+from gpu_worker.encoders.base import Capturable, Encoder, ItemPlan
 from tests.unit.blind_device import BLIND, blind
 from tests.unit.tiny_checkpoints import NO_OPTIONS, TINY, raw_audio, raw_frames, raw_image, tiny_encoder
 

@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from bench.gpu.twin_graphs import TwinBackend
-from gpu_worker.encoders.base import Encoder
-from gpu_worker.encoders.graph_form import Capturable
-from gpu_worker.engine.graphs.bucket import make_bucket
-from gpu_worker.engine.graphs.buffers import StaticBuffers
+from gpu_worker.encoders.base import Capturable, Encoder
+from gpu_worker.engine.graphs.buckets import StaticBuffers, make_bucket
 from tests.unit.graph_kit import graph_plan, poisoned, sounds_of, warm_runner
 from tests.unit.tiny_checkpoints import tiny_encoder
 

@@ -7,9 +7,9 @@ import re
 import pytest
 from pydantic import ValidationError
 
+from epd.contracts.embedding import Metadata
 from epd.contracts.handoff import MAX_EXTRA_BYTES, HandoffItem, HandoffRequest, Placed, Placement, Slice
 from epd.contracts.media import Modality
-from epd.contracts.metadata import Metadata
 
 pytestmark = pytest.mark.unit
 

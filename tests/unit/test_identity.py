@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epd import identity
-from epd.contracts.card import AudioRules, EncoderCard, ImageRules, VideoRules
+from epd.contracts.embedding import AudioRules, EncoderCard, ImageRules, VideoRules
 from epd.contracts.media import AudioTrackMode, ItemOptions, Modality
 
 ROOT = Path(__file__).resolve().parents[2]

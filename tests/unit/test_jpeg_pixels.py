@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from workers.jpeg import decode_common_jpeg
+from workers.decode.image import decode_common_jpeg
 
 
 def photo_like(width: int, height: int) -> Image.Image:

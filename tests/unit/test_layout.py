@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epd.client import HandoffRequest, Placement, Slice, split_by_offset
+from epd.client.prompt import Across, rows_before
 from epd.contracts.errors import InvalidRequest
-from epd.layout import Across, rows_before
 
 pytestmark = pytest.mark.unit
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux'
 
 _PARENT = """
 import subprocess, sys, time
-from epd.lineage import die_with_parent
+from epd.processes import die_with_parent
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], preexec_fn=die_with_parent)
 print(child.pid, flush=True)
 time.sleep(60)

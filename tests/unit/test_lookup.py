@@ -8,16 +8,24 @@ from pathlib import Path
 import pytest
 
 from epd.config import ModelConfig
-from epd.contracts.card import AudioRules, EncoderCard, ImageRules, VideoRules
+from epd.contracts.embedding import (
+    AudioRules,
+    AudioTrackInfo,
+    EmbeddingRef,
+    EncoderCard,
+    Entry,
+    ImageRules,
+    Metadata,
+    VideoRules,
+)
 from epd.contracts.errors import EncoderNotReady, UnknownModel
 from epd.contracts.job import PartId, PartRecord, State
 from epd.contracts.media import Item, Modality, Source
 from epd.contracts.messages import Wanted
-from epd.contracts.metadata import AudioTrackInfo, EmbeddingRef, Entry, Metadata
 from epd.lookup import Found, cards_of, digest_of_memo, look_up, needs_of, parts_of_video, tracks_of
 from epd.settings import Settings
-from epd.store.base import Store
-from epd.store.entry_text import ref_of
+from epd.store.cache.entry import ref_of
+from epd.store.store import Store
 from epd.store.values import Completed, SourceMemo
 from tests.store_kit import Stores
 

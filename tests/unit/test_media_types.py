@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from epd.contracts.errors import EmptyMedia, UnsupportedMedia
 from epd.contracts.media import Modality
-from workers.sniff import sniff_bytes
+from workers.decode.sniff import sniff_bytes
 
 BOTH = {Modality.VIDEO, Modality.AUDIO}
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from epd.contracts.embedding import AudioTrackInfo, EmbeddingRef, Entry, Metadata
 from epd.contracts.media import Modality
-from epd.contracts.metadata import AudioTrackInfo, EmbeddingRef, Entry, Metadata
 
 KEY = "a" * 64
 

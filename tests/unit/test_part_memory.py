@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from epd.contracts.embedding import EmbeddingRef, Entry, Metadata
 from epd.contracts.job import PartRecord
 from epd.contracts.media import Modality
-from epd.contracts.metadata import EmbeddingRef, Entry, Metadata
-from epd.store.embedding_folder import EmbeddingFolder
-from epd.store.entry_text import entry_text
-from epd.store.redis.hits import PartMemory
+from epd.store.cache.entry import entry_text
+from epd.store.cache.recent import PartMemory
+from epd.store.files.embedding_folder import EmbeddingFolder
 
 
 def made(folder: EmbeddingFolder, number: int) -> Entry:

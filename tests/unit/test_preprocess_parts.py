@@ -9,12 +9,10 @@ import pytest
 import torch
 
 from epd.contracts.errors import MediaTooLarge, SettingsError
-from gpu_worker.preprocess.fit import CropRule, crop_rule
-from gpu_worker.preprocess.logmel import MelRule, log_mel, mel_filters
-from gpu_worker.preprocess.normalise import CLIP_SCALE, normalise
-from gpu_worker.preprocess.patchify import pad_frames, patchify
+from gpu_worker.preprocess.fit import CropRule, crop_rule, smart_size
+from gpu_worker.preprocess.mel import MelRule, log_mel, mel_filters
 from gpu_worker.preprocess.resample import Filter
-from gpu_worker.preprocess.smart_resize import smart_size
+from gpu_worker.preprocess.tensors import CLIP_SCALE, normalise, pad_frames, patchify
 
 DEFAULT = CropRule(shortest_edge=256, crop=(224, 224))
 CPU = torch.device("cpu")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from api.depth import QueueDepth
+from api.services import QueueDepth
 from epd.contracts.errors import StoreUnavailable
 
 

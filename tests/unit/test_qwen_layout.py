@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from gpu_worker.encoders.qwen_layout import frame_layout, pack
-from gpu_worker.encoders.segments import Segments, attend, offsets_of
+from gpu_worker.encoders.attention import Segments, attend, offsets_of
+from gpu_worker.encoders.qwen.layout import frame_layout, pack
 
 CPU = torch.device("cpu")
 

@@ -16,10 +16,10 @@ from epd.contracts.errors import SettingsError
 from epd.contracts.job import State
 from epd.settings import Settings
 from gpu_worker.encoders.base import Encoder
-from gpu_worker.engine.graphs.graph_runner import GraphRunner
-from gpu_worker.engine.runner import EagerRunner
-from gpu_worker.runners import choose_runner, graph_plan
-from gpu_worker.service import EncodeService, open_service
+from gpu_worker.engine.forward import EagerRunner
+from gpu_worker.engine.graphs.runner import GraphRunner
+from gpu_worker.service.loading import choose_runner, graph_plan
+from gpu_worker.service.service import EncodeService, open_service
 from tests.store_kit import Stores
 from tests.unit.graph_kit import EvenBackend, Formless
 from tests.unit.test_encode_desk import Deliverer

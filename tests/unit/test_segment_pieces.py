@@ -15,14 +15,12 @@ from epd.contracts.errors import BlobMissing
 from epd.contracts.media import RawAudio, RawFrames
 from epd.identity import segment_key
 from gpu_worker.encoders.base import DecodeFacts, ItemPlan
-from gpu_worker.engine.cpu_device import CpuDevice
-from gpu_worker.engine.forward import ForwardPass, Rows
-from gpu_worker.engine.piece import piece_of
-from gpu_worker.engine.planner import split
-from gpu_worker.engine.runner import EagerRunner
-from gpu_worker.engine.slot import Planned
+from gpu_worker.engine.batcher import split
+from gpu_worker.engine.device import CpuDevice
+from gpu_worker.engine.forward import EagerRunner, ForwardPass, Rows
+from gpu_worker.engine.slot import Planned, piece_of
 from gpu_worker.engine.staging import StagedItem, map_blob
-from gpu_worker.reuse.segment_keys import segment_keys
+from gpu_worker.service.segment_cache import segment_keys
 from tests.unit.slot_makers import make_slot
 from tests.unit.tiny_checkpoints import (
     NO_OPTIONS,

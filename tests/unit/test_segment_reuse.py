@@ -16,9 +16,9 @@ from segment_rig import Rig
 
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import SegmentUse
-from epd.store.redis.segments import SegmentPlace
+from epd.store.records import SegmentPlace
 from gpu_worker.encoders.base import Encoder
-from gpu_worker.verdict import Fate
+from gpu_worker.service.tickets import Fate
 from tests.store_kit import Databases, Stores
 from tests.unit.tiny_checkpoints import tiny_encoder
 

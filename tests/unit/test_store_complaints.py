@@ -7,7 +7,7 @@ from redis._parsers.base import BaseParser
 from redis.exceptions import ConnectionError as ConnectionLost
 
 from epd.contracts.errors import StoreUnavailable
-from epd.store.redis.connection import answering
+from epd.store.connection import answering
 
 pytestmark = pytest.mark.unit
 

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from epd.contracts.embedding import AudioTrackInfo, EmbeddingRef, Entry, Metadata
 from epd.contracts.job import PartRecord, SegmentUse
 from epd.contracts.media import Modality
-from epd.contracts.metadata import AudioTrackInfo, EmbeddingRef, Entry, Metadata
-from epd.store.redis.flights import done_text
-from epd.store.redis.portions import SIZE, portions
+from epd.store.connection import SIZE, portions
+from epd.store.flights import done_text
 
 KEY = "c" * 64
 ENTRY = Entry(

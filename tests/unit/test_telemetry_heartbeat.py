@@ -10,7 +10,7 @@ import pytest
 
 from epd.contracts.errors import StoreUnavailable
 from epd.settings import Settings
-from epd.store.redis.records import Heartbeats
+from epd.store.records import Heartbeats
 from epd.store.values import Heartbeat
 from epd.telemetry.heartbeat import HeartbeatThread
 from tests.store_kit import Stores

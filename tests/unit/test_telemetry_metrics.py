@@ -8,8 +8,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from epd.contracts.cache import CacheTotals, Tier, TierStats
 from epd.contracts.errors import StoreUnavailable
+from epd.contracts.responses import CacheTotals, Tier, TierStats
 from epd.store.values import Heartbeat, StoreStats
 from epd.telemetry import metrics
 from epd.telemetry.counters import Count, Counters, counter_key, split_counter_key

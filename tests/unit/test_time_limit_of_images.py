@@ -8,7 +8,7 @@ import pytest
 from billiard.exceptions import SoftTimeLimitExceeded
 from PIL import Image
 
-from workers.image import open_image
+from workers.decode.image import open_image
 
 
 def test_a_soft_limit_is_not_taken_for_a_corrupt_file(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epd.store.timestamps_text import pack_times, unpack_times
+from epd.store.cache.entry import pack_times, unpack_times
 
 #: Ticks a second of mp4, matroska, transport streams and GIFs, and NTSC's rate.
 BASES = [

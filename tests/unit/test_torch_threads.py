@@ -11,9 +11,15 @@ import pytest
 import torch
 
 from epd.contracts.errors import EncodeFailed
-from gpu_worker import threads
 from gpu_worker.encoders.base import Encoder
-from gpu_worker.threads import core_share, fastest, measured_seconds, set_torch_threads, settle_threads
+from gpu_worker.service import torch_threads as threads
+from gpu_worker.service.torch_threads import (
+    core_share,
+    fastest,
+    measured_seconds,
+    set_torch_threads,
+    settle_threads,
+)
 from tests.unit.tiny_checkpoints import tiny_encoder
 
 
@@ -67,7 +73,7 @@ def test_a_calibration_says_what_it_measured(
     eye: Encoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(threads, "core_share", lambda _share: 2)
-    with caplog.at_level(logging.INFO, logger="gpu_worker.threads"):
+    with caplog.at_level(logging.INFO, logger="gpu_worker.service.torch_threads"):
         chosen = settle_threads(0, {"eye": eye})
     assert chosen in {1, 2}
     seen: list[int] = []

@@ -11,7 +11,7 @@ import pytest
 from kombu.exceptions import ContentDisallowed, DecodeError
 from kombu.utils.json import dumps
 
-from tasks.transport_message import JsonMessage
+from tasks.transport.acks import JsonMessage
 
 
 class _Carrier:

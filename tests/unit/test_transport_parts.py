@@ -13,12 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks import broker_keys
-from tasks.transport_order import BULK_EVERY, lane_order
-from tasks.unacked_death import Obituary, parse_mark
-from tasks.unacked_poison import parse_poison
-from tasks.unacked_process import ProcessMark
-from tasks.unacked_silence import SilenceWatch
+from tasks.transport import keys as broker_keys
+from tasks.transport.lanes import BULK_EVERY, lane_order
+from tasks.transport.liveness import Obituary, ProcessMark, SilenceWatch, parse_mark
+from tasks.transport.poison import parse_poison
 
 
 def test_urgent_lanes_come_first_and_queues_take_turns() -> None:

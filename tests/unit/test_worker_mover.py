@@ -10,8 +10,8 @@ import pytest
 from epd.contracts.errors import StoreUnavailable
 from epd.settings import Settings
 from epd.store.values import Moved
-from tasks import worker_mover
-from tasks.worker_mover import MoverThread
+from tasks.worker import background
+from tasks.worker.background import MoverThread
 from tests.contract.store_values import wait_until
 from tests.contract.tier_kit import Tiers, two_tiers
 from tests.store_kit import Stores
@@ -47,9 +47,9 @@ def test_trouble_does_not_end_it(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) 
         return answer
 
     monkeypatch.setattr(tiers.store.embeddings, "move", move)
-    monkeypatch.setattr(worker_mover, "TROUBLE_PERIOD", 0.01)
+    monkeypatch.setattr(background, "TROUBLE_PERIOD", 0.01)
     thread = MoverThread(tiers.store.embeddings)
     thread.start()
     wait_until(lambda: len(calls) >= 5)
     thread.stop()
-    assert calls[3] - calls[2] < worker_mover.PERIOD <= calls[4] - calls[3]
+    assert calls[3] - calls[2] < background.MOVER_PERIOD <= calls[4] - calls[3]

@@ -14,12 +14,12 @@ from torch import Tensor
 from epd.config import EncoderConfig
 from epd.contracts.media import BlobRef, ItemOptions, RawAudio, RawFrames, RawImage
 from gpu_worker.encoders.base import Encoder
-from gpu_worker.encoders.dinov2_model import Dinov2Shape, Dinov2Tower
-from gpu_worker.encoders.qwen2_5_omni_audio import OmniAudioTower
-from gpu_worker.encoders.qwen2_5_vl_model import QwenVisionShape, QwenVisionTower
-from gpu_worker.encoders.qwen2_audio import Qwen2AudioTower
+from gpu_worker.encoders.image.dinov2 import Dinov2Shape, Dinov2Tower
+from gpu_worker.encoders.qwen.qwen2_5_vl import QwenVisionShape, QwenVisionTower
 from gpu_worker.encoders.registry import load_encoder
-from gpu_worker.encoders.whisper_model import WhisperShape, WhisperTower
+from gpu_worker.encoders.speech.qwen2_5_omni_audio import OmniAudioTower
+from gpu_worker.encoders.speech.qwen2_audio import Qwen2AudioTower
+from gpu_worker.encoders.speech.tower import WhisperShape, WhisperTower
 from tests.unit.tiny_tensors import random_state
 from tests.unit.tiny_vision import TINY_VISION
 

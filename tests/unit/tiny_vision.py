@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from gpu_worker.encoders.activations import Activation, quick_gelu, tanh_gelu
-from gpu_worker.encoders.clip_model import ClipTower
-from gpu_worker.encoders.qwen2_vl_model import Qwen2VisionTower
-from gpu_worker.encoders.qwen3_vl_model import Qwen3VisionShape, Qwen3VisionTower
-from gpu_worker.encoders.qwen_parts import VisionSizes
-from gpu_worker.encoders.siglip_model import SiglipTower
-from gpu_worker.encoders.vit_parts import VitShape
+from gpu_worker.encoders.attention import Activation, quick_gelu, tanh_gelu
+from gpu_worker.encoders.image.clip import ClipTower
+from gpu_worker.encoders.image.siglip import SiglipTower
+from gpu_worker.encoders.image.vit import VitShape
+from gpu_worker.encoders.qwen.parts import VisionSizes
+from gpu_worker.encoders.qwen.qwen2_vl import Qwen2VisionTower
+from gpu_worker.encoders.qwen.qwen3_vl import Qwen3VisionShape, Qwen3VisionTower
 from tests.unit.tiny_tensors import random_state
 
 QWEN2 = {

@@ -1,4 +1,4 @@
--- Jobs: one hash per job, JOB..job. Its fields are listed in epd/store/redis/jobs.py.
+-- Jobs: one hash per job, JOB..job. Its fields are listed in epd/store/jobs.py.
 
 --@lib job
 -- Parts of jobs. Writes JOB..job, which must exist, and what the load library writes; publishes to

@@ -26,8 +26,8 @@ from transformers import (
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 from transformers.video_utils import VideoMetadata, read_video_pyav
 
+from epd.contracts.embedding import Metadata
 from epd.contracts.media import Modality
-from epd.contracts.metadata import Metadata
 from examples.epd_transformers.qwen_prompt import Prompt, model_inputs
 
 FRAMES_PER_SECOND = 2

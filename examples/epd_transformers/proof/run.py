@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from epd.cli.parts import StackOptions
-from epd.cli.stack import Stack
+from epd.stack.parts import StackOptions
+from epd.stack.stack import Stack
 from examples.epd_transformers.pair import Answer, EnginePair
 from examples.epd_transformers.proof.cases import LIMIT, SPEECH, VISION, Case, all_cases
 from examples.epd_transformers.proof.checkpoints import make_qwen2_5_vl, make_qwen3_vl

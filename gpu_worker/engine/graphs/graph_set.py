@@ -3,18 +3,54 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from gpu_worker.encoders.base import Inputs
-from gpu_worker.encoders.graph_form import Capturable
+from gpu_worker.encoders.base import Capturable, Inputs
 from gpu_worker.engine.device import is_device_lost, is_out_of_memory
-from gpu_worker.engine.graphs.backend import Call, Capture, GraphBackend, is_capture_refusal
-from gpu_worker.engine.graphs.bucket import Bucket, fits, smallest_fit
-from gpu_worker.engine.graphs.buffers import StaticBuffers, load_of
-from gpu_worker.engine.graphs.calibration import Calibration, Timing
+from gpu_worker.engine.graphs.buckets import Bucket, StaticBuffers, fits, load_of, smallest_fit
+from gpu_worker.engine.graphs.cuda_graph import Call, Capture, GraphBackend, is_capture_refusal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timing:
+    """Seconds of one forward of a full bucket, both ways."""
+
+    units: int
+    replay: float
+    eager: float
+
+
+class Calibration:
+    """The timings of one encoder's buckets."""
+
+    def __init__(self, timings: Iterable[Timing]) -> None:
+        self._timings = {one.units: one for one in sorted(timings, key=lambda one: one.units)}
+
+    def eager_seconds(self, units: int) -> float:
+        """What an eager run of so many units takes: on the line between the two measured sizes around it.
+
+        Below the smallest size it is the smallest's: such a run is made of launches.
+        """
+        points = list(self._timings.values())
+        above = next((one for one in points if one.units >= units), points[-1])
+        below = next((one for one in reversed(points) if one.units <= units), above)
+        if above.units == below.units:
+            return above.eager
+        share = (units - below.units) / (above.units - below.units)
+        return below.eager + share * (above.eager - below.eager)
+
+    def pays(self, bucket_units: int, units: int) -> bool:
+        """Whether replaying the bucket for so many units is no slower than running them eagerly."""
+        return self._timings[bucket_units].replay <= self.eager_seconds(units)
+
+    def least_units(self, bucket_units: int) -> int | None:
+        """From how many units on the bucket pays; None: never, it is slower even when full."""
+        smaller = max((units for units in self._timings if units < bucket_units), default=0)
+        return next((n for n in range(smaller + 1, bucket_units + 1) if self.pays(bucket_units, n)), None)
+
 
 _log = logging.getLogger(__name__)
 

@@ -23,19 +23,19 @@ def _die_if_marked(stage: str, digest: str) -> None:
 
 
 def _patch_decode() -> None:
-    import workers.decode
+    import workers.decode.decode
 
-    real = workers.decode.decode
+    real = workers.decode.decode.decode
 
     def decode(path: Path, **others: Any) -> Any:
         _die_if_marked("decode", hashlib.sha256(path.read_bytes()).hexdigest())
         return real(path, **others)
 
-    workers.decode.decode = decode
+    workers.decode.decode.decode = decode
 
 
 def _patch_encode() -> None:
-    from gpu_worker.desk import Desk
+    from gpu_worker.service.dispatcher import Desk
 
     real = Desk.on_begun
 

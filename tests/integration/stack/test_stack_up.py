@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from test_stack_kill import wait_until
 
-from epd.cli.parts import free_port
 from epd.client import Client
+from epd.stack.parts import free_port
 
 _CONFIG = """
 default_model = "tiny"

@@ -176,7 +176,7 @@ def test_long_work_keeps_its_flight(make_bench: MakeBench, monkeypatch: pytest.M
     source = bench.upload(png())
     one, two = bench.job((IMAGE, source)), bench.job((IMAGE, source))
     decode = bench.fetched(one)
-    from workers.decode import decode as real
+    from workers.decode.decode import decode as real
 
     def slow(*args: object, **kwargs: object) -> object:
         time.sleep(0.4)

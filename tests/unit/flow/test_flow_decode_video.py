@@ -55,7 +55,7 @@ def test_sound_is_left_alone_with_none(bench: Bench, videos: dict[str, bytes]) -
 def test_broken_sound_fails_alone(
     bench: Bench, videos: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from workers.decode import decode
+    from workers.decode.decode import decode
 
     def deaf(*args: object, **kwargs: object) -> object:
         if kwargs["modality"] is AUDIO:

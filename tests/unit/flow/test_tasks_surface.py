@@ -22,16 +22,16 @@ from epd.contracts.messages import EncodeMessage, FetchMessage
 from epd.store.values import Claim
 from epd.telemetry.counters import Count, Counters
 from tasks.celery import app
-from tasks.fetch import fetch
+from tasks.failures import redo_later
 from tasks.flow.item import ItemRun, pause_of
 from tasks.poison import fail_document
 from tasks.publish import EXPIRY_GRACE, task_id, task_options
+from tasks.queue_depth import lanes, oldest_of
 from tasks.queues import leave_encode_out_of_the_default, refuse_encode_in_ordinary_pools
-from tasks.redo import redo_later
-from tasks.worker_backlog import lanes, oldest_of
-from tasks.worker_counters import count_crash, count_result
+from tasks.stages import fetch
+from tasks.worker.background import Reaper
+from tasks.worker.counters import count_crash, count_result
 from tests.flow_kit import Bench, MakeBench, png
-from workers.reaper import Reaper
 
 IMAGE = Modality.IMAGE
 
@@ -74,7 +74,7 @@ def test_ordinary_pool_refuses_encode() -> None:
     worker = fresh_worker()
     with pytest.raises(SystemExit, match="gpu_worker"):
         refuse_encode_in_ordinary_pools(worker)
-    refuse_encode_in_ordinary_pools(fresh_worker("gpu_worker.pool"))
+    refuse_encode_in_ordinary_pools(fresh_worker("gpu_worker.pool.batch_pool"))
 
 
 def test_message_options(bench: Bench) -> None:
@@ -160,7 +160,7 @@ def test_a_first_delivery_and_a_single_item_are_fetched(
 
 
 def test_redo_publishes_or_gives_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.redo.PAUSE", 0.01)
+    monkeypatch.setattr("tasks.failures.PAUSE", 0.01)
     trouble, pauses = StoreUnavailable("away"), list[float]()
     redo_later(pauses.append, trouble)
     assert pauses == [0.01]

@@ -12,11 +12,10 @@ from api_worker_double import CONFIG, WorkerDouble, announce
 from fastapi.testclient import TestClient
 
 from api.app import create_app
-from api.depth import QueueDepth
-from api.services import Services
+from api.services import QueueDepth, Services
 from epd.config import Config
 from epd.settings import Settings
-from epd.store.base import Store
+from epd.store.store import Store
 from tests.store_kit import Databases, Stores
 
 

@@ -11,11 +11,11 @@ from api_worker_double import rows
 
 from epd.client import AsyncClient, Client
 from epd.client.calls import Answer
+from epd.contracts.embedding import Entry
 from epd.contracts.errors import NotFound
 from epd.contracts.job import PartId
 from epd.contracts.media import Modality
 from epd.contracts.messages import Wanted
-from epd.contracts.metadata import Entry
 from epd.store.values import Completed
 
 if TYPE_CHECKING:

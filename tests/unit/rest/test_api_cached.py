@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from api_worker_double import announce
 
-from api.answers import job_answer
+from api.jobs.answers import job_answer
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import PartId
 from epd.contracts.media import Modality
@@ -120,7 +120,7 @@ def test_a_url_is_known_inside_its_window(make_rest: MakeRest, age: float, cache
 
 
 def test_other_cards_make_other_keys(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("epd.store.redis.hits.CARD_SECONDS", 0)
+    monkeypatch.setattr("epd.store.cache.recent.CARD_SECONDS", 0)
     first = rest.encode(PNG)["items"][0]["embedding"]["key"]
     _, model = rest.services.config.model(None)
     card = cards_of(model, rest.store.cards)[Modality.IMAGE]

@@ -15,7 +15,7 @@ from api.errors import seconds_text
 from api.services import Services
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.handoff import Handoff, HandoffRequest
-from epd.store.redis.loop_connection import LoopConnection
+from epd.store.loop_connection import LoopConnection
 
 if TYPE_CHECKING:
     from conftest import MakeRest, Rest

@@ -12,7 +12,7 @@ import pytest
 
 from api.encode.submission import LONGEST_START
 from epd.contracts.errors import StoreUnavailable
-from epd.store.inline_release import release_inline
+from epd.store.store import release_inline
 
 if TYPE_CHECKING:
     from conftest import MakeRest, Rest

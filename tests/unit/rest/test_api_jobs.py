@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from api_worker_double import beat
 
-from epd.contracts.answers import EventAnswer
 from epd.contracts.errors import StoreUnavailable
+from epd.contracts.responses import EventAnswer
 
 if TYPE_CHECKING:
     from conftest import MakeRest, Rest
@@ -125,7 +125,7 @@ def test_a_wait_outlives_a_store_that_goes_away(rest: Rest, monkeypatch: pytest.
         return view(jobs, job_id)
 
     rest.worker.go.clear()
-    monkeypatch.setattr("api.jobs.POLL_SECONDS", 0.1)
+    monkeypatch.setattr("api.jobs.jobs.POLL_SECONDS", 0.1)
     monkeypatch.setattr(type(rest.store.jobs), "view", sometimes)
     threading.Timer(0.5, rest.worker.go.set).start()
     assert rest.encode(CAT)["state"] == "done"

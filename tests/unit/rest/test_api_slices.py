@@ -13,7 +13,7 @@ from api_worker_double import rows
 from httpx2 import Response
 from safetensors.torch import load as load_torch
 
-from api import slices
+from api.embeddings import slices
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import PartId
 from epd.contracts.media import Modality

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from api.answers import job_answer
 from api.encode import route
 from api.encode.plan import Planner
+from api.jobs.answers import job_answer
 from api.services import Services
+from epd.contracts.embedding import EmbeddingRef, Entry, Metadata
 from epd.contracts.job import PartId
 from epd.contracts.media import Modality
-from epd.contracts.metadata import EmbeddingRef, Entry, Metadata
 from epd.identity import content_digest
-from epd.store.embedding_file import header_of
-from epd.store.embeddings import Embeddings
-from epd.store.redis.hits import RecentEntries
-from epd.store.redis.loop_connection import LoopConnection
+from epd.store.cache.embeddings import Embeddings
+from epd.store.cache.recent import RecentEntries
+from epd.store.files.embedding_file import header_of
+from epd.store.loop_connection import LoopConnection
 from epd.store.values import Completed
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Embeddings: rows, slices, formats and the cache's listing."""

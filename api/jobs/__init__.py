@@ -1,0 +1,1 @@
+"""Jobs: their state, events and answers."""

@@ -1,0 +1,1 @@
+"""Files in shared memory and on disk: embeddings, blobs and the ledger. Knows no Redis."""

@@ -1,0 +1,1 @@
+"""Image encoders: CLIP, SigLIP, DINOv2."""

@@ -1,0 +1,124 @@
+"""``Encoder`` of the families that bring every picture to one size: DINOv2, CLIP and SigLIP.
+
+A video is its frames one after the other, each encoded on its own. ``grid_thw`` is (frames, rows, columns) of
+patches, and ``prefix_tokens`` says how many rows stand before the patches of each frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from epd.contracts.embedding import EncoderCard, ImageRules, VideoRules
+from epd.contracts.errors import UnsupportedMedia
+from epd.contracts.media import ItemOptions, Modality, RawAudio, RawFrames, RawMedia
+from gpu_worker.encoders.base import DecodeFacts, GraphForm, Inputs, ItemPlan
+from gpu_worker.encoders.checkpoint import LoadedWeights
+from gpu_worker.encoders.loading import LoadRequest, dtype_name
+from gpu_worker.preprocess.fit import FitRule
+from gpu_worker.preprocess.resize import resize
+from gpu_worker.preprocess.tensors import ColourScale, normalise
+
+#: None of the families has a video rule: one frame a second, as many as a long clip needs to be searched by.
+VIDEO_RULES = VideoRules(fps=1.0, min_frames=1, max_frames=64)
+
+#: Normalised pictures [pictures, 3, H, W] to [pictures, rows, width].
+PictureTower = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PictureRows:
+    """The rows of one picture: ``prefix`` rows, then ``grid`` (height, width) of patches in reading order."""
+
+    grid: tuple[int, int]
+    prefix: int
+
+    @property
+    def count(self) -> int:
+        """Rows of one picture."""
+        return self.prefix + self.grid[0] * self.grid[1]
+
+
+class PictureEncoder:
+    """``Encoder`` for towers that take pictures of one size."""
+
+    graph_form = GraphForm(units="pictures")
+
+    def __init__(
+        self, card: EncoderCard, tower: PictureTower, *, rows: PictureRows, rule: FitRule, scale: ColourScale
+    ) -> None:
+        self.card = card
+        self._tower = tower
+        self._rows = rows
+        self._rule = rule
+        self._scale = scale
+        self._dtype: torch.dtype = getattr(torch, card.dtype)
+
+    def plan(self, raw: RawMedia, options: ItemOptions) -> ItemPlan:
+        """The same rows for each frame, whatever its size."""
+        if isinstance(raw, RawAudio):
+            raise UnsupportedMedia(f"encoder {self.card.name} takes images and videos, not sound")
+        frames = raw.frames if isinstance(raw, RawFrames) else 1
+        rows = self._rows.count
+        return ItemPlan(
+            tokens=frames * rows,
+            cost=frames * rows,
+            bucket=self._rule.fitted,
+            target=self._rule.fitted,
+            segments=(rows,) * frames,
+            raw_step=1,
+            facts=DecodeFacts(
+                grid_thw=(frames, *self._rows.grid),
+                prefix_tokens=self._rows.prefix,
+                second_per_grid_ts=1.0 / raw.sampled_fps if isinstance(raw, RawFrames) else None,
+                video_timestamps=raw.timestamps if isinstance(raw, RawFrames) else None,
+            ),
+        )
+
+    @torch.inference_mode()
+    def preprocess(self, raws: Sequence[Tensor], plans: Sequence[ItemPlan]) -> Inputs:
+        """Resize, crop and normalise every frame of every item: float [frames, 3, height, width]."""
+        pictures = []
+        for raw in raws:
+            frames = raw if raw.dim() == 4 else raw[None]
+            size, window = self._rule.placed(frames.shape[1], frames.shape[2])
+            pictures.append(resize(frames, size, filter_=self._rule.filter_, window=window))
+        values = normalise(torch.cat(pictures), self._scale)
+        return Inputs(tensors={"pictures": values.to(self._dtype)})
+
+    @torch.inference_mode()
+    def forward(self, inputs: Inputs) -> Tensor:
+        """[frames * rows, width]."""
+        return self._tower(inputs.tensors["pictures"]).flatten(0, 1)
+
+    def sample(self) -> Inputs:
+        """One black picture."""
+        picture = torch.zeros((*self._rule.fitted, 3), dtype=torch.uint8, device=self.card.device)
+        return self.preprocess([picture], [])
+
+    def warm_up(self) -> None:
+        """The sample once through the tower."""
+        self.forward(self.sample())
+
+
+def picture_card(
+    request: LoadRequest, weights: LoadedWeights, *, family: str, revision: str, width: int
+) -> EncoderCard:
+    """The card of such an encoder; ``width`` is of an output row."""
+    return EncoderCard(
+        name=request.name,
+        family=family,
+        modalities=(Modality.IMAGE, Modality.VIDEO),
+        hidden=width,
+        dtype=dtype_name(request.dtype),
+        weights_digest=weights.digest,
+        preprocess_revision=revision,
+        options=("fps", "min_frames", "max_frames"),
+        image=ImageRules(),
+        video=VIDEO_RULES,
+        parameters=weights.parameters,
+        device=str(request.device),
+    )

@@ -1,0 +1,1 @@
+"""The vision towers of the Qwen-VL family."""

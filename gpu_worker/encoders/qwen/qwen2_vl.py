@@ -1,0 +1,117 @@
+"""Family ``qwen2_vl``: images and videos to rows for the Qwen2-VL language model.
+
+Rows and times are those of every Qwen-VL family (``qwen_encoder``). Sizes follow the rules of ``qwen2_5_vl``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gpu_worker.encoders.attention import Activation, Segments, offsets_of, read_activation
+from gpu_worker.encoders.base import GraphForm, Inputs
+from gpu_worker.encoders.checkpoint import Checkpoint
+from gpu_worker.encoders.loading import LoadRequest, required_int
+from gpu_worker.encoders.qwen.config import read_vision_config, shared_sizes
+from gpu_worker.encoders.qwen.encoder import Arrangement, Grid, QwenEncoder, packed_form
+from gpu_worker.encoders.qwen.layout import pack_plain
+from gpu_worker.encoders.qwen.parts import (
+    CellMerger,
+    PatchProjection,
+    Turn,
+    VisionBlock,
+    VisionSizes,
+    layer_norm,
+)
+from gpu_worker.encoders.qwen.sharing import load_sharing
+
+
+class FeedForward(nn.Module):
+    """Two layers with the checkpoint's activation between."""
+
+    def __init__(self, sizes: VisionSizes, activation: Activation) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(sizes.width, sizes.hidden)
+        self.fc2 = nn.Linear(sizes.hidden, sizes.width)
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[rows, width] to the same."""
+        return self.fc2(self.activation(self.fc1(x)))  # type: ignore[no-any-return]
+
+
+class Qwen2VisionTower(nn.Module):
+    """Packed patches to rows, both in reading order of the merge cells."""
+
+    def __init__(self, sizes: VisionSizes, activation: Activation) -> None:
+        super().__init__()
+        self.patch_embed = PatchProjection(sizes)
+        self.blocks = nn.ModuleList(
+            VisionBlock(sizes, norm=layer_norm, feed_forward=FeedForward(sizes, activation))
+            for _ in range(sizes.layers)
+        )
+        self.merger = CellMerger(sizes, norm=layer_norm)
+
+    def forward(self, patches: Tensor, turn: Turn, frames: Segments) -> Tensor:
+        """[rows, patch values] to [cells, out_width]."""
+        x = self.patch_embed(patches)
+        for block in self.blocks:
+            x = block(x, frames, turn)
+        return torch.as_tensor(self.merger(x))
+
+
+PREPROCESS_REVISION = "qwen2_vl-1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FrameArm:
+    """The tower of Qwen2-VL: every row attends to its whole frame."""
+
+    tower: Qwen2VisionTower
+    sizes: VisionSizes
+    levels: int = 0
+
+    @property
+    def graph_form(self) -> GraphForm:
+        """Rows, and the offsets of frames."""
+        return packed_form(self.sizes)
+
+    def arrange(self, grids: Sequence[Grid], device: torch.device) -> Arrangement:
+        """Reading order of merge cells."""
+        layout = pack_plain(grids, self.sizes.merge)
+        return Arrangement(
+            positions=layout.positions,
+            tensors={"frame_offsets": offsets_of(layout.frames, device)},
+            layout={"frames": layout.frames},
+        )
+
+    def rows(self, inputs: Inputs, turn: Turn) -> Tensor:
+        """[cells, out_width]."""
+        frames = Segments(offsets=inputs.tensors["frame_offsets"], lengths=inputs.layout["frames"])
+        rows: Tensor = self.tower(inputs.tensors["patches"], turn, frames)
+        return rows
+
+
+def load(request: LoadRequest) -> QwenEncoder:
+    """Read the vision tower of a Qwen2-VL checkpoint."""
+    sizes = _sizes(request.checkpoint)
+    activation = read_activation(read_vision_config(request.checkpoint), "quick_gelu")
+    with torch.device("meta"):
+        tower = Qwen2VisionTower(sizes, activation)
+    arm = FrameArm(tower=tower, sizes=sizes)
+    return load_sharing(request, arm, tower, family="qwen2_vl", revision=PREPROCESS_REVISION)
+
+
+def _sizes(checkpoint: Checkpoint) -> VisionSizes:
+    """``embed_dim`` is the tower's width; ``hidden_size`` is the language model's."""
+    config = read_vision_config(checkpoint)
+    width = required_int(config, "embed_dim")
+    return VisionSizes(
+        **shared_sizes(config),
+        width=width,
+        hidden=int(width * config.get("mlp_ratio", 4)),
+        out_width=required_int(config, "hidden_size"),
+    )

@@ -1,0 +1,1 @@
+"""Audio encoders: Whisper and the Qwen audio towers."""

@@ -1,0 +1,1 @@
+"""The Celery pool that batches: the only door to Celery."""

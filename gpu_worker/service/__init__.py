@@ -1,0 +1,1 @@
+"""Messages in, results out. Knows no Celery."""

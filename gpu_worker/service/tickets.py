@@ -1,0 +1,159 @@
+"""One encode message in this worker, from its delivery to its ack."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+
+from epd.contracts.errors import EpdError, StoreUnavailable
+from epd.contracts.job import PartId
+from epd.contracts.messages import EncodeMessage
+from epd.store.flights import Flights
+from gpu_worker.engine.slot import Slot
+from gpu_worker.service.segment_reuse import Reuse
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ticket:
+    """``id`` is unique in this process, unlike the message, which may be delivered twice.
+
+    ``asked_at`` (when the store last said that the part is wanted) and ``begun_at`` (when its batch was
+    formed) are Unix seconds; 0 where that has not happened. ``reuse``: its segments, where it has any.
+    """
+
+    id: str
+    message: EncodeMessage
+    asked_at: float = 0.0
+    begun_at: float = 0.0
+    reuse: Reuse | None = None
+
+    @property
+    def part(self) -> PartId:
+        """The part of the job that the message is to finish."""
+        return PartId(self.message.item.index, self.message.wanted.track)
+
+    def asked(self, at: float) -> Ticket:
+        """The ticket with the store's word that it is wanted."""
+        return replace(self, asked_at=at)
+
+    def begun(self, at: float) -> Ticket:
+        """The ticket with its batch formed."""
+        return replace(self, begun_at=at)
+
+    def slot(self, path: Path, now: float) -> Slot:
+        """What the engine has to know; ``path`` is the raw blob's file."""
+        message = self.message
+        return Slot(
+            id=self.id,
+            encoder=message.wanted.encoder,
+            raw=message.raw,
+            path=path,
+            options=message.item.options,
+            priority=message.priority,
+            deadline=message.deadline,
+            enqueued=now,
+            piece=None if self.reuse is None else self.reuse.piece,
+        )
+
+
+_log = logging.getLogger(__name__)
+
+#: A lease is renewed this often in its life, so that one lost renewal does no harm.
+_RENEWALS_PER_LEASE = 3
+
+
+class TicketLedger:
+    """Tickets by id, from delivery to release. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tickets: dict[str, Ticket] = {}
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._tickets)
+
+    def put(self, ticket: Ticket) -> None:
+        """Hold a ticket, or its newer form."""
+        with self._lock:
+            self._tickets[ticket.id] = ticket
+
+    def get(self, ticket_id: str) -> Ticket | None:
+        """The ticket, or None once it was released."""
+        with self._lock:
+            return self._tickets.get(ticket_id)
+
+    def begin(self, ticket_ids: Iterable[str], at: float) -> None:
+        """Note when the batch of these was formed, in Unix seconds."""
+        with self._lock:
+            for ticket_id in ticket_ids:
+                if ticket_id in self._tickets:
+                    self._tickets[ticket_id] = self._tickets[ticket_id].begun(at)
+
+    def pop(self, ticket_id: str) -> Ticket | None:
+        """Release a ticket."""
+        with self._lock:
+            return self._tickets.pop(ticket_id, None)
+
+    def embedding_keys(self) -> set[str]:
+        """The embedding keys of all held tickets."""
+        with self._lock:
+            return {ticket.message.wanted.key for ticket in self._tickets.values()}
+
+
+class LeaseKeeper:
+    """Renews the leases of all held flights, so that no reaper starts them a second time."""
+
+    def __init__(self, flights: Flights, ledger: TicketLedger, lease: float) -> None:
+        self._flights = flights
+        self._ledger = ledger
+        self._period = lease / _RENEWALS_PER_LEASE
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="encode-leases", daemon=True)
+
+    def start(self) -> None:
+        """Renew every third of a lease from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let the leases run out."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._period):
+            try:
+                for key in self._ledger.embedding_keys():
+                    self._flights.extend(key)
+            except StoreUnavailable as error:
+                _log.warning("leases were not renewed: %s", error)
+            except Exception:
+                _log.exception("leases were not renewed")
+
+
+class Fate(StrEnum):
+    """How a message ended. All but ``FAILED`` are no fault of the item."""
+
+    ENCODED = "encoded"
+    FAILED = "failed"
+    REFETCHED = "refetched"  #: its blob or encoder is gone, so the item was sent back to ``fetch``
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"  #: nobody waits for this part any more
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The end of one ticket. ``summary`` is what operators see of it; ``error`` is set when it failed."""
+
+    ticket_id: str
+    fate: Fate
+    summary: dict[str, str | int | float] = field(default_factory=dict)
+    error: EpdError | None = None
+
+    @property
+    def text(self) -> str:
+        """The summary as one line: ``key=... tokens=257 forward_s=0.012``."""
+        return " ".join(f"{name}={value}" for name, value in self.summary.items())

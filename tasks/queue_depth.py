@@ -1,0 +1,96 @@
+"""What the broker holds of our queues: messages that wait, and messages that workers hold unacked."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from epd.contracts.errors import StoreUnavailable
+from tasks.celery import app
+from tasks.publish import ENQUEUED_AT
+from tasks.queues import PRIORITY_STEPS, QUEUES
+from tasks.transport import keys as broker_keys
+from tasks.transport.keys import script_text
+
+_ACQUIRE_SECONDS = 5.0
+
+
+def waiting_messages() -> Mapping[str, int]:
+    """Messages that no worker has taken, by queue; raises ``StoreUnavailable``."""
+    with _channel() as channel:
+        return {name: channel.queue_declare(queue=name).message_count for name in QUEUES}
+
+
+def unacked_messages() -> Mapping[str, int]:
+    """Messages that workers have taken and not acked, by queue; raises ``StoreUnavailable``."""
+    with _channel() as channel:
+        answer = channel.client.eval(script_text("held"), 1, broker_keys.SESSIONS, broker_keys.unacked(""))
+    counts: Counter[str] = Counter(dict.fromkeys(QUEUES, 0))
+    for lane, count in zip(answer[::2], answer[1::2], strict=True):
+        counts[broker_keys.queue_of(_text(lane))] += int(count)
+    return {name: counts[name] for name in QUEUES}
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+@contextmanager
+def _channel() -> Iterator[Any]:
+    """The channel of a pooled connection for one question; every failure of it is ``StoreUnavailable``.
+
+    A channel of its own would be two new connections for each question, twice a second.
+    """
+    try:
+        with app.pool.acquire(block=True, timeout=_ACQUIRE_SECONDS) as connection:
+            try:
+                connection.ensure_connection(max_retries=1, interval_start=0.1)
+                yield connection.default_channel
+            except Exception:
+                connection.collect()  # the next question connects anew
+                raise
+    except Exception as error:  # redis, kombu and socket errors, each with a base class of its own
+        raise StoreUnavailable("the broker does not answer") from error
+
+
+def lanes() -> list[str]:
+    """The broker's lists of our queues: one a queue and priority."""
+    return [broker_keys.lane(queue, step) for queue in QUEUES for step in PRIORITY_STEPS.values()]
+
+
+def oldest_queued(app: Any) -> float | None:
+    """When the oldest message that waits in a queue was published, in Unix seconds; None when none waits.
+
+    Raises:
+        StoreUnavailable: the broker does not answer.
+    """
+    try:
+        with app.connection_for_read() as connection:
+            client = connection.default_channel.client
+            with client.pipeline(transaction=False) as pipe:
+                for lane in lanes():
+                    pipe.lindex(lane, -1)
+                return oldest_of(pipe.execute())
+    except (RedisError, OSError) as error:
+        raise StoreUnavailable("the broker does not answer") from error
+
+
+def oldest_of(messages: Iterable[bytes | None]) -> float | None:
+    """The earliest publication time in the headers of kombu's envelopes; None without any."""
+    times = [
+        time for message in messages if message is not None and (time := _published(message)) is not None
+    ]
+    return min(times, default=None)
+
+
+def _published(message: bytes) -> float | None:
+    try:
+        value = json.loads(message)["headers"].get(ENQUEUED_AT)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return float(value) if isinstance(value, int | float) else None

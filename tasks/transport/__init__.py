@@ -1,0 +1,1 @@
+"""The kombu transport that loses no message when a process dies."""

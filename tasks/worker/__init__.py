@@ -1,0 +1,1 @@
+"""What a Celery worker process does beside its tasks: start, background threads, shutdown."""

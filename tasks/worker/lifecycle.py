@@ -1,0 +1,113 @@
+"""What a CPU worker does beside its tasks: beat for each queue; in fetch workers also reap and move files.
+
+All of it runs in the main process, started when the worker is ready and ended when it shuts down. Celery
+loads this module in every worker (``imports``); in the GPU worker and in Flower it does nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from celery.signals import worker_init, worker_ready, worker_shutdown
+
+from epd.contracts.errors import SettingsError
+from epd.store.values import Heartbeat
+from epd.telemetry.heartbeat import HeartbeatThread
+from tasks.flow.context import Context
+from tasks.process import process_context
+from tasks.queues import DECODE, FETCH, consumed_kinds
+from tasks.worker.background import MoverThread, ReaperThread, process_reaper
+from tasks.worker.counters import TOTALS
+from tasks.worker.shutdown import bound_child_exit, stop_cold_between_turns
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks for dead children. Celery is told of most at once, but one that dies between the
+#: closing of its files and its end is seen only by the next look, and Celery's own is every 5 s.
+CHILD_CHECK = 1.0
+
+_running: list[HeartbeatThread | ReaperThread | MoverThread] = []
+
+
+def cpu_kinds(app: Any) -> list[str]:
+    """Of ``fetch`` and ``decode`` those that this worker consumes."""
+    return [kind for kind in consumed_kinds(app) if kind in {FETCH, DECODE}]
+
+
+@worker_init.connect
+def load_work(sender: Any, **_: Any) -> None:
+    """Import the work before the pool forks, so that children share its memory and start at once.
+
+    Raises:
+        SystemExit: a setting or the config file is wrong. Celery logs any other exception of a signal
+            handler and goes on, and a worker that went on would fail every item that it is given.
+    """
+    kinds = cpu_kinds(sender.app)
+    try:
+        if kinds:
+            process_context()
+    except SettingsError as error:
+        raise SystemExit(f"epd: {error}") from error
+    if FETCH in kinds:
+        import tasks.flow.fetch
+    if DECODE in kinds:
+        import tasks.flow.decode  # noqa: F401
+
+        bound_child_exit()
+
+
+@worker_ready.connect
+def start(sender: Any, **_: Any) -> None:
+    """Start heartbeats, the look for dead children and, in a fetch worker, the reaper and the mover.
+
+    ``sender`` is the worker's consumer.
+    """
+    kinds = cpu_kinds(sender.app)
+    context = process_context() if kinds else None
+    for place, kind in enumerate(kinds):
+        assert context is not None
+        _run(_heartbeat_thread(context, sender.hostname, kind, first=place == 0))
+    if kinds and sender.hub is not None and threading.current_thread() is threading.main_thread():
+        stop_cold_between_turns(sender)
+    if DECODE in kinds and sender.hub is not None:
+        sender.hub.call_repeatedly(CHILD_CHECK, sender.pool.maintain_pool)
+    if context is not None and FETCH in kinds:
+        _run(ReaperThread(process_reaper(sender.app, context), context))
+        if context.settings.l2_dir is not None:
+            _run(MoverThread(context.store.embeddings))
+
+
+@worker_shutdown.connect
+def stop(**_: Any) -> None:
+    """Say goodbye once the last task is done; ``worker_shutting_down`` would run in a signal handler."""
+    while _running:
+        _running.pop().stop()
+
+
+def beat(name: str, kind: str, clock: Callable[[], float], *, counts: bool) -> Heartbeat:
+    """This process's sign of life for one queue. One of its heartbeats carries the counters, ``counts``."""
+    return Heartbeat(
+        name=name,
+        kind=kind,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        at=clock(),
+        counters=TOTALS.snapshot() if counts else {},
+    )
+
+
+def _heartbeat_thread(context: Context, hostname: str, kind: str, *, first: bool) -> HeartbeatThread:
+    name = hostname if first else f"{hostname}/{kind}"
+    make = partial(beat, name, kind, context.clock, counts=first)
+    return HeartbeatThread(context.store.heartbeats, make, context.settings.heartbeat_period)
+
+
+def _run(thread: HeartbeatThread | ReaperThread | MoverThread) -> None:
+    thread.start()
+    _running.append(thread)

@@ -1,0 +1,1 @@
+"""Decoding: what parses media. Needs no network."""

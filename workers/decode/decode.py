@@ -1,0 +1,126 @@
+"""The one entry to decoding: a media file in, raw bytes in a blob file and a typed description out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from epd.contracts.embedding import AudioRules, VideoRules
+from epd.contracts.errors import Internal, UnsupportedMedia
+from epd.contracts.media import BlobRef, ItemOptions, Modality, RawAudio, RawFrames, RawImage
+from workers.decode.animation import sample_animation
+from workers.decode.audio import decode_audio
+from workers.decode.image import read_image
+from workers.decode.probe import AudioTrack, probe
+from workers.decode.sampling import effective_rules
+from workers.decode.sniff import Kind, sniff
+from workers.decode.video import sample_video
+from workers.limits import DecodeLimits, write_all
+
+Rules = AudioRules | VideoRules | None
+
+
+def decode(
+    path: Path,
+    *,
+    modality: Modality,
+    options: ItemOptions,
+    rules: Rules,
+    limits: DecodeLimits,
+    out: Path,
+) -> RawImage | RawFrames | RawAudio:
+    """Decode ``path`` as ``modality`` and write its raw bytes to ``out``, whose name becomes the blob's.
+
+    ``rules`` are the card's for that modality: ``VideoRules`` for a video, ``AudioRules`` for sound or the
+    sound of a video, ``None`` for an image. On any error ``out`` is removed. Raises the caller faults of
+    the media, ``DecodeTimeout`` and ``BlobSpaceFull``. ``limits.hold`` is called with the output's size
+    before there is any output, and again should the header have lied.
+    """
+    done = False
+    try:
+        sniffed = _checked_type(path, modality)
+        raw = _as_modality(path, sniffed, modality, rules, options, limits=limits, out=out)
+        done = True
+        return raw
+    finally:
+        if not done:
+            out.unlink(missing_ok=True)
+
+
+def audio_track(path: Path, *, limits: DecodeLimits) -> AudioTrack | None:
+    """The sound of a file, if there is any; an animation has none. Raises as ``sniff`` and ``probe`` do."""
+    sniffed = sniff(path)
+    if Modality.AUDIO not in sniffed.carries:
+        return None
+    return probe(path, sniffed=sniffed, limits=limits).audio
+
+
+def _checked_type(path: Path, modality: Modality) -> Kind:
+    sniffed = sniff(path)
+    if modality not in sniffed.carries:
+        raise UnsupportedMedia(f"{sniffed.mime} cannot be read as {modality.value}")
+    return sniffed
+
+
+def _as_modality(
+    path: Path,
+    sniffed: Kind,
+    modality: Modality,
+    rules: Rules,
+    options: ItemOptions,
+    *,
+    limits: DecodeLimits,
+    out: Path,
+) -> RawImage | RawFrames | RawAudio:
+    if modality is Modality.IMAGE:
+        return _image(path, sniffed, limits, out)
+    if modality is Modality.VIDEO and isinstance(rules, VideoRules):
+        return _frames(path, sniffed, effective_rules(rules, options), limits, out)
+    if modality is Modality.AUDIO and isinstance(rules, AudioRules):
+        return _audio(path, sniffed, rules, limits, out)
+    raise Internal(f"decode rules {type(rules).__name__} given for {modality.value}")
+
+
+def _image(path: Path, sniffed: Kind, limits: DecodeLimits, out: Path) -> RawImage:
+    image = read_image(path, format_name=sniffed.format, max_pixels=limits.image_pixels, hold=limits.hold)
+    height, width, _ = image.pixels.shape
+    with out.open("wb") as sink:
+        write_all(sink, np.ascontiguousarray(image.pixels).reshape(-1).data)
+    return RawImage(
+        blob=_blob(out),
+        height=height,
+        width=width,
+        original_size=image.original_size,
+        source_frames=image.frames,
+    )
+
+
+def _frames(path: Path, sniffed: Kind, rules: VideoRules, limits: DecodeLimits, out: Path) -> RawFrames:
+    sample = sample_animation if sniffed.modality is Modality.IMAGE else sample_video
+    taken = sample(path, sniffed=sniffed, rules=rules, limits=limits, out=out)
+    # qwen-vl-utils' sample_fps: frames taken over the whole duration, not over their own distances.
+    sampled_fps = taken.frames / taken.duration if taken.duration > 0 else rules.fps
+    return RawFrames(
+        blob=_blob(out),
+        frames=taken.frames,
+        height=taken.size[1],
+        width=taken.size[0],
+        original_size=taken.original_size,
+        timestamps=taken.timestamps,
+        duration=taken.duration,
+        sampled_fps=sampled_fps,
+        source_frames=taken.source_frames,
+        partial=taken.partial,
+    )
+
+
+def _audio(path: Path, sniffed: Kind, rules: AudioRules, limits: DecodeLimits, out: Path) -> RawAudio:
+    sound = decode_audio(path, sniffed=sniffed, sample_rate=rules.sample_rate, limits=limits, out=out)
+    return RawAudio(
+        blob=_blob(out), samples=sound.samples, sample_rate=rules.sample_rate, partial=sound.partial
+    )
+
+
+def _blob(out: Path) -> BlobRef:
+    return BlobRef(name=out.name, nbytes=out.stat().st_size)

@@ -1,0 +1,1 @@
+"""Downloads: what faces the network. Parses nothing."""

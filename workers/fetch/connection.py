@@ -1,0 +1,185 @@
+"""HTTP connections that dial only checked addresses and can be cut at a deadline.
+
+The look-up and the check happen where the socket is opened, so there is no second look-up to fool. Host
+header, TLS server name and certificate check still use the name of the URL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import requests
+import requests.adapters
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, PoolManager
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+
+from epd.contracts.errors import SourceTimeout
+from workers.fetch.guard import Target, look_up
+from workers.limits import FetchLimits
+
+
+@dataclass
+class Exchange:
+    """The one request that a thread is busy with: its target, limits, deadline and open socket."""
+
+    target: Target
+    limits: FetchLimits
+    deadline: float
+    expired: bool = False
+    tap: socket.socket | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def remaining(self) -> float:
+        """Seconds left; raises ``SourceTimeout`` when there are none."""
+        left = self.deadline - time.monotonic()
+        if left <= 0 or self.expired:
+            raise SourceTimeout("the download took longer than its total time limit")
+        return left
+
+    def watch(self, tap: socket.socket) -> None:
+        """Name the socket that the deadline shuts down."""
+        with self._lock:
+            self.tap = tap
+
+    def cut(self) -> None:
+        """End the transfer, whatever its thread waits for: headers, a handshake or the body."""
+        with self._lock:
+            self.expired = True
+            if self.tap is not None:
+                with contextlib.suppress(OSError):
+                    self.tap.shutdown(socket.SHUT_RDWR)
+
+
+_here = threading.local()
+
+
+@contextlib.contextmanager
+def exchange(target: Target, limits: FetchLimits, deadline: float) -> Iterator[Exchange]:
+    """Run one request of this thread; its socket is shut down when ``deadline`` (monotonic) passes."""
+    current = Exchange(target=target, limits=limits, deadline=deadline)
+    timer = threading.Timer(current.remaining(), current.cut)
+    timer.daemon = True
+    _here.exchange = current
+    timer.start()
+    try:
+        yield current
+    finally:
+        timer.cancel()
+        _here.exchange = None
+
+
+class _CheckedDial:
+    """Mixed into urllib3's connections: opens sockets through the guard and sends the target as written."""
+
+    host: str
+    port: int
+    _tap: socket.socket | None = None
+
+    def _new_conn(self) -> socket.socket:
+        current: Exchange = _here.exchange
+        wait = min(current.limits.connect_timeout, current.remaining())
+        addresses = look_up(self.host, self.port, allow_hosts=current.limits.allow_hosts, timeout=wait)
+        sock = _first_open(self, addresses, wait)
+        # A second handle on the same connection: TLS takes the first one over.
+        self._tap = sock.dup()
+        current.watch(self._tap)
+        return sock
+
+    def request(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
+        """Send the request with the URL's own bytes: signed URLs do not survive re-quoting."""
+        current: Exchange = _here.exchange
+        if self._tap is not None:
+            current.watch(self._tap)
+        super().request(method, current.target.path, *args, **kwargs)  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Close both handles."""
+        tap, self._tap = self._tap, None
+        if tap is not None:
+            tap.close()
+        super().close()  # type: ignore[misc]
+
+
+def _first_open(connection: Any, addresses: tuple[str, ...], wait: float) -> socket.socket:
+    """Dial the addresses in turn within ``wait`` seconds for all of them together."""
+    end = time.monotonic() + wait
+    failure: OSError | None = None
+    for address in addresses:
+        left = end - time.monotonic()
+        if left <= 0:
+            break
+        try:
+            return _open(address, connection.port, left)
+        except OSError as error:
+            failure = error
+    if failure is None or isinstance(failure, TimeoutError):
+        raise ConnectTimeoutError(connection, "connect timed out")
+    raise NewConnectionError(connection, "connect failed") from failure
+
+
+def _open(address: str, port: int, timeout: float) -> socket.socket:
+    """Connect to a numeric address. ``socket.create_connection`` would ask the resolver once more."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout)
+        sock.connect((address, port))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+class _PlainConnection(_CheckedDial, HTTPConnection):
+    pass
+
+
+class _TlsConnection(_CheckedDial, HTTPSConnection):
+    pass
+
+
+class _PlainPool(HTTPConnectionPool):
+    ConnectionCls = _PlainConnection
+
+
+class _TlsPool(HTTPSConnectionPool):
+    ConnectionCls = _TlsConnection
+
+
+class CheckedAdapter(requests.adapters.HTTPAdapter):
+    """A requests adapter whose connections go through the guard; few are kept open."""
+
+    def __init__(self) -> None:
+        super().__init__(pool_connections=4, pool_maxsize=1, max_retries=0)
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        """Use our connection classes."""
+        super().init_poolmanager(*args, **kwargs)
+        manager: PoolManager = self.poolmanager
+        manager.pool_classes_by_scheme = {"http": _PlainPool, "https": _TlsPool}
+
+
+def thread_session(allow_hosts: tuple[str, ...]) -> requests.Session:
+    """This thread's session. It reads no proxy, netrc or certificate setting from the environment.
+
+    A connection that was opened under another allow list is never used again.
+    """
+    if getattr(_here, "policy", None) != allow_hosts:
+        previous: requests.Session | None = getattr(_here, "session", None)
+        if previous is not None:
+            previous.close()
+        session = requests.Session()
+        session.trust_env = False
+        session.mount("http://", CheckedAdapter())
+        session.mount("https://", CheckedAdapter())
+        _here.session, _here.policy = session, allow_hosts
+    kept: requests.Session = _here.session
+    return kept
