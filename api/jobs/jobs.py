@@ -33,13 +33,13 @@ def leave_flights(services: Services, before: JobView) -> None:
     is known are looked at. Trouble is logged: then the job's messages, or the flights' leases, do it later.
     """
     try:
-        heirs = [
+        successors = [
             FetchMessage.from_json(text).model_copy(update={"enqueued_at": time.time()})
             for key, part in _flights_of(services, before)
             if (text := services.store.flights.withdraw(key, before.record.job_id, part)) is not None
         ]
-        if heirs:
-            services.publish(heirs)
+        if successors:
+            services.publish(successors)
     except (EpdError, ValueError) as error:
         logger.warning("job %s leaves its flights later: %s", before.record.job_id, error)
 

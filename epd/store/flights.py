@@ -17,12 +17,12 @@ from epd.store.connection import Argument, Command, Connection, portions
 from epd.store.files.embedding_folder import EmbeddingFolder
 from epd.store.keys import milliseconds
 from epd.store.scripts import Script
-from epd.store.values import Claim, Companion, Completed, Waiter
+from epd.store.values import Claim, Completed, Waiter
 
 logger = logging.getLogger(__name__)
 
-#: Companions that one landing gives at most.
-MAX_COMPANIONS = 128
+#: Waiters that one call gives at most.
+MAX_WAITERS = 128
 
 
 class Flights:
@@ -87,15 +87,15 @@ class Flights:
         commands: list[Command] = [("EXISTS", names.flight(key)) for key in keys]
         return [bool(there) for there in self._connection.pipe(commands)] if commands else []
 
-    def land(self, key: str, job_id: str, part: PartId, served: Sequence[Companion]) -> list[Companion]:
+    def take_waiters(self, key: str, job_id: str, part: PartId, served: Sequence[Waiter]) -> list[Waiter]:
         """For a flight that makes no embedding (a download): take out ``served``, return who still waits.
 
         The leader serves those and calls again until none are left: then the flight is over. Returns none
         where another leads. A leader that dies in between serves some of them twice and loses none.
         """
-        args: Command = (key, job_id, str(part), MAX_COMPANIONS, *(one.name for one in served))
+        args: Command = (key, job_id, str(part), MAX_WAITERS, *(one.name for one in served))
         left = self._connection.run(Script.TAKE_WAITERS, [], args)
-        return [Companion(name, message) for name, message in zip(left[::2], left[1::2], strict=True)]
+        return [Waiter.named(name, message) for name, message in zip(left[::2], left[1::2], strict=True)]
 
     def orphans(self, limit: int = 100) -> list[str]:
         """One waiter's message of each flight whose lease is over, at most ``limit``; its other waiters stay.

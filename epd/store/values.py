@@ -26,19 +26,22 @@ class Claim(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """Who wants an embedding. ``message`` is the FetchMessage JSON that starts its flight anew."""
+    """A part that waits for a flight. ``message`` is the FetchMessage JSON that restarts the flight."""
 
     job_id: str
     part: PartId
     message: str
 
+    @classmethod
+    def named(cls, name: str, message: str) -> Waiter:
+        """The waiter of a ``name``; raises ``ValueError``."""
+        job_id, _, part = name.partition("/")
+        return cls(job_id, PartId.parse(part), message)
 
-@dataclass(frozen=True, slots=True)
-class Companion:
-    """Who waits for a flight, as its flyer sees it: the waiter's name and its FetchMessage JSON."""
-
-    name: str
-    message: str
+    @property
+    def name(self) -> str:
+        """``"job/part"``, by which a flight knows it."""
+        return f"{self.job_id}/{self.part}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from epd.contracts.errors import CallerFault, EncoderNotReady, EpdError, SourceFault, StoreUnavailable
 from epd.contracts.messages import FetchMessage
 from epd.identity import download_key
-from epd.store.values import Claim, Companion
+from epd.store.values import Claim, Waiter
 from tasks.flow.context import Context
 from tasks.flow.item import DecodeRun, ItemRun
 from tasks.flow.settle import join
@@ -125,8 +125,8 @@ def _take_waiters(run: ItemRun, serve: Callable[[ItemRun], bool]) -> None:
     if run.item.source.url is None:
         return
     again: list[FetchMessage] = []
-    served: list[Companion] = []
-    take = run.context.store.flights.land
+    served: list[Waiter] = []
+    take = run.context.store.flights.take_waiters
     while served := take(_download_of(run), run.message.job_id, run.main_part, served):
         for message in filter(None, map(_read, served)):
             if not serve(ItemRun(run.context, message, message.items[0])):
@@ -139,7 +139,7 @@ def _download_of(run: ItemRun) -> str:
     return download_key(run.item.source.url or "", run.item.modality)
 
 
-def _read(waiter: Companion) -> FetchMessage | None:
+def _read(waiter: Waiter) -> FetchMessage | None:
     try:
         return FetchMessage.from_json(waiter.message)
     except ValidationError:

@@ -119,13 +119,13 @@ class Lives(RuleBasedStateMachine):
     def withdraw(self, key: int, who: tuple[int, PartId]) -> None:
         flight = self.flights.get(key, {})
         flight.pop(who, None)
-        heirs: set[str] = set()
+        successors: set[str] = set()
         if flight and not any(flight.values()):
-            heirs = {f"message of {self.ids[job]}" for job, part in flight if self.is_wanted(job, part)}
-        if key in self.flights and not any(flight.values()) and not heirs:
+            successors = {f"message of {self.ids[job]}" for job, part in flight if self.is_wanted(job, part)}
+        if key in self.flights and not any(flight.values()) and not successors:
             del self.flights[key]
         message = self.store.flights.withdraw(key_of(key), self.ids[who[0]], who[1])
-        assert message in heirs if heirs else message is None
+        assert message in successors if successors else message is None
 
     @rule(who=WHO, stage=st.sampled_from(list(Stage)))
     def advance(self, who: tuple[int, PartId], stage: Stage) -> None:

@@ -88,16 +88,16 @@ def test_a_late_failure_does_not_undo_a_result(store: Store) -> None:
     assert part_of(store, job).state is State.DONE
 
 
-def test_who_comes_back_cannot_end_the_flight_of_its_heir(make_store: MakeStore) -> None:
+def test_who_comes_back_cannot_end_the_flight_of_its_successor(make_store: MakeStore) -> None:
     store = make_store(flight_lease=0.2)
-    frozen, heir = new_job(store), new_job(store)
+    frozen, successor = new_job(store), new_job(store)
     assert store.flights.claim(KEY, waiter_of(frozen)) is Claim.OWNED
-    assert store.flights.claim(KEY, waiter_of(heir)) is Claim.WAITING
-    wait_until(lambda: store.flights.claim(KEY, waiter_of(heir)) is Claim.OWNED)
+    assert store.flights.claim(KEY, waiter_of(successor)) is Claim.WAITING
+    wait_until(lambda: store.flights.claim(KEY, waiter_of(successor)) is Claim.OWNED)
     assert store.flights.claim(KEY, waiter_of(frozen)) is Claim.WAITING
     assert store.flights.withdraw(KEY, frozen, IMAGE) is None
-    assert store.flights.complete([completed(heir, 1.0)]) == [1]
-    assert part_of(store, heir).state is State.DONE
+    assert store.flights.complete([completed(successor, 1.0)]) == [1]
+    assert part_of(store, successor).state is State.DONE
 
 
 def test_the_same_job_submitted_twice_is_one_job(store: Store) -> None:

@@ -102,7 +102,7 @@ def test_a_fetch_worker_that_comes_back_from_the_dead(line: Line, site: Site) ->
     hold(line, job)
     wait_until(lambda: line.view(job).state is State.RUNNING, within=20, what="it downloads")
     os.killpg(zombie.pid, signal.SIGSTOP)
-    line.start(*FETCH, "-n", "heir@%h")
+    line.start(*FETCH, "-n", "successor@%h")
     frozen_at = time.monotonic()
     first = line.wait_encodes(job, 1)
     alive_again = max(0.0, frozen_at + 6 - time.monotonic())  # longer than every heartbeat
