@@ -27,13 +27,13 @@ PHOTOS = {
 }
 QUERY = "query.jpg"
 CLIP, CLIP_SPEECH = "launch.mp4", "sense_and_sensibility_01_austen_64kb-0870.wav"
-SOUND, SOUND_SPEECH = "speech.ogg", "sense_and_sensibility_01_austen_64kb-0890.wav"
+AUDIO, AUDIO_SPEECH = "speech.ogg", "sense_and_sensibility_01_austen_64kb-0890.wav"
 
 #: The words as the novel has them (Jane Austen, Sense and Sensibility, chapter 1).
 REFERENCES = {
     CLIP: "And Mr. John Dashwood had then leisure to consider how much there might be "
     "prudently in his power to do for them.",
-    SOUND: "Unless to be rather cold hearted and rather selfish is to be ill-disposed.",
+    AUDIO: "Unless to be rather cold hearted and rather selfish is to be ill-disposed.",
 }
 
 #: A slow zoom into the photo, 15 frames a second, even sides as yuv420p wants them.
@@ -49,7 +49,7 @@ def main() -> None:
         _save_photo(Image.open(photos / source), out / name)
     _save_photo(_query(Image.open(photos / "chelsea.png")), out / QUERY)
     _make_clip(photos / "rocket.jpg", speech / CLIP_SPEECH, out / CLIP)
-    _ffmpeg("-i", str(speech / SOUND_SPEECH), "-c:a", "libopus", "-b:a", "32k", str(out / SOUND))
+    _ffmpeg("-i", str(speech / AUDIO_SPEECH), "-c:a", "libopus", "-b:a", "32k", str(out / AUDIO))
     text = json.dumps(REFERENCES, indent=2, ensure_ascii=False)
     (out / "REFERENCES.json").write_text(text + "\n", "utf-8")
 
@@ -66,10 +66,10 @@ def _save_photo(photo: Image.Image, path: Path) -> None:
 
 
 def _make_clip(photo: Path, speech: Path, path: Path) -> None:
-    sound = ["-c:a", "aac", "-b:a", "64k", "-ar", "44100"]
-    picture = ["-c:v", "libx264", "-preset", "veryslow", "-crf", "27", "-pix_fmt", "yuv420p"]
+    audio = ["-c:a", "aac", "-b:a", "64k", "-ar", "44100"]
+    image = ["-c:v", "libx264", "-preset", "veryslow", "-crf", "27", "-pix_fmt", "yuv420p"]
     inputs = ["-loop", "1", "-framerate", "15", "-i", str(photo), "-i", str(speech)]
-    _ffmpeg(*inputs, "-vf", ZOOM, "-shortest", *picture, *sound, "-movflags", "+faststart", str(path))
+    _ffmpeg(*inputs, "-vf", ZOOM, "-shortest", *image, *audio, "-movflags", "+faststart", str(path))
 
 
 def _ffmpeg(*arguments: str) -> None:

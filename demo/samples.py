@@ -14,7 +14,7 @@ from pathlib import Path
 MEDIA = Path(__file__).parents[1] / "examples" / "media"
 QUERY = "query.jpg"
 CLIP = "launch.mp4"
-SOUND = "speech.ogg"
+AUDIO = "speech.ogg"
 SERVED = "galaxies.jpg"  #: handed in as a URL; the demo's own server has it
 
 
@@ -38,7 +38,7 @@ def demo_samples(server_url: str) -> list[Sample]:
     samples = [Sample(name, "image", str(MEDIA / name)) for name in photos]
     samples.append(Sample(SERVED, "image", f"{server_url}/{SERVED}"))
     samples.append(Sample(CLIP, "video", str(MEDIA / CLIP)))
-    samples.append(Sample(SOUND, "audio", str(MEDIA / SOUND)))
+    samples.append(Sample(AUDIO, "audio", str(MEDIA / AUDIO)))
     return samples
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from demo.results import item_name, job_table, named_parts, rank, transcribe, word_error_rate
-from demo.samples import CLIP, QUERY, SOUND, Sample, reference_texts
+from demo.samples import AUDIO, CLIP, QUERY, Sample, reference_texts
 from epd.client.blocking import Client
 from epd.contracts.errors import EpdError
 from epd.contracts.job import FINAL_STATES, State
@@ -164,7 +164,7 @@ def show_nearest(client: Client, job: JobAnswer, console: Console) -> None:
 def show_transcripts(client: Client, job: JobAnswer, decoder: Path, console: Console) -> None:
     """What the reference decoder hears in the embeddings of the video's audio track and of the sound file."""
     items = {item_name(item): item for item in job.items}
-    heard = {CLIP: _audio_track(items[CLIP]), SOUND: _embedding(items[SOUND])}
+    heard = {CLIP: _audio_track(items[CLIP]), AUDIO: _embedding(items[AUDIO])}
     for name, embedding in heard.items():
         with console.status(f"decoding the speech of {name}"):
             text = transcribe(client.embedding(embedding.key), decoder)

@@ -40,8 +40,8 @@ class Found:
     """The answer for one item.
 
     ``finished`` are parts that are final at once: cached, or failed by what is known of the file. ``main``
-    and ``audio`` are what is still to be made, and None where nothing is. ``sound`` says whether the file of
-    a video has an audio track; while it is None, ``audio`` may turn out to be needless.
+    and ``audio`` are what is still to be made, and None where nothing is. ``has_audio`` says whether a
+    video's file has an audio track; while it is None, ``audio`` may turn out to be needless.
     """
 
     item: Item
@@ -49,7 +49,7 @@ class Found:
     finished: Mapping[PartId, PartRecord]
     main: Wanted | None
     audio: Wanted | None
-    sound: bool | None = None
+    has_audio: bool | None = None
 
     @property
     def main_part(self) -> PartId:
@@ -64,7 +64,7 @@ class Found:
     @property
     def undecided(self) -> bool:
         """Whether the item's parts depend on an audio track that nobody has looked for yet."""
-        return self.item.modality is Modality.VIDEO and self.audio is not None and self.sound is None
+        return self.item.modality is Modality.VIDEO and self.audio is not None and self.has_audio is None
 
     @property
     def has_audio_part(self) -> bool:
@@ -73,7 +73,7 @@ class Found:
         It has to be added to the job before the main part is finished, or the job would be final too early.
         """
         wanted = self.audio is not None or self.audio_part in self.finished
-        return self.item.modality is Modality.VIDEO and bool(self.sound) and wanted
+        return self.item.modality is Modality.VIDEO and bool(self.has_audio) and wanted
 
     @property
     def complete(self) -> bool:
@@ -99,19 +99,19 @@ class Found:
         return (self.main_part, self.audio_part) if self.has_audio_part else (self.main_part,)
 
 
-def parts_of_video(found: Found, *, sound: bool) -> Found:
+def parts_of_video(found: Found, *, has_audio: bool) -> Found:
     """The answer for a video once it is known whether its file has an audio track. Asks nobody.
 
     With sound every wanted part exists. Without, the main part is the only one, and it fails where the item
     requires sound: such an item has nothing left to make.
     """
-    if sound:
-        return replace(found, sound=True)
+    if has_audio:
+        return replace(found, has_audio=True)
     finished = {part: record for part, record in found.finished.items() if part != found.audio_part}
     if found.item.options.audio_track is not AudioTrackMode.REQUIRE:
-        return replace(found, sound=False, finished=finished, audio=None)
+        return replace(found, has_audio=False, finished=finished, audio=None)
     finished[found.main_part] = PartRecord.failed(no_audio_track())
-    return replace(found, sound=False, finished=finished, main=None, audio=None)
+    return replace(found, has_audio=False, finished=finished, main=None, audio=None)
 
 
 def no_audio_track() -> NoAudioTrack:
@@ -238,11 +238,11 @@ def found_of(item: Item, digest: str, need: Needs, cached: Mapping[str, PartReco
         main=need.main if main is None else None,
         audio=need.audio if audio is None else None,
     )
-    sound = None if need.audio is None else _sound_of(main, audio)
-    return found if sound is None else parts_of_video(found, sound=sound)
+    has_audio = None if need.audio is None else _has_audio(main, audio)
+    return found if has_audio is None else parts_of_video(found, has_audio=has_audio)
 
 
-def _sound_of(main: PartRecord | None, audio: PartRecord | None) -> bool | None:
+def _has_audio(main: PartRecord | None, audio: PartRecord | None) -> bool | None:
     """Whether a video has an audio track, as far as its cached parts tell."""
     if main is not None and main.metadata is not None and main.metadata.audio is not None:
         return main.metadata.audio.present

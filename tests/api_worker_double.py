@@ -90,17 +90,17 @@ class WorkerDouble:
         _, model = self.config.model(message.model)
         cards = cards_of(model, self.store.cards)
         (found,) = look_up([(item, digest)], model=model, cards=cards, embeddings=self.store.embeddings)
-        sound = found.audio is not None and "sound" in text
-        tracks = {PartId(item.index, Modality.AUDIO)} if sound else set()
+        has_audio = found.audio is not None and "sound" in text
+        tracks = {PartId(item.index, Modality.AUDIO)} if has_audio else set()
         for part in tracks | set(found.certain_parts[1:]):
             self.store.jobs.add_part(message.job_id, part)
         for part, record in found.finished.items():
             self.store.jobs.finish(message.job_id, part, record)
         for wanted in found.missing:
-            if wanted.track is item.modality or sound:
-                self._make(message, item, wanted, digest, sound)
+            if wanted.track is item.modality or has_audio:
+                self._make(message, item, wanted, digest, has_audio)
 
-    def _make(self, message: FetchMessage, item: Item, wanted: Wanted, digest: str, sound: bool) -> None:
+    def _make(self, message: FetchMessage, item: Item, wanted: Wanted, digest: str, has_audio: bool) -> None:
         part = PartId(item.index, wanted.track)
         waiter = Waiter(message.job_id, part, message.model_copy(update={"items": (item,)}).to_json())
         if self.store.flights.claim(wanted.key, waiter) is not Claim.OWNED:
@@ -113,11 +113,13 @@ class WorkerDouble:
         elif "broken" in text and "mute-broken" not in text:
             self.store.flights.fail(wanted.key, CorruptMedia("the file cannot be decoded"))
         else:
-            entry = self.put(wanted, digest, sound=sound if item.modality is Modality.VIDEO else None)
+            entry = self.put(wanted, digest, has_audio=has_audio if item.modality is Modality.VIDEO else None)
             timings = {"fetch": 0.01, "decode": 0.02, "forward": 0.03}
             self.store.flights.complete([Completed(entry, message.job_id, part, timings)])
 
-    def put(self, wanted: Wanted, digest: str, *, sound: bool | None = None, dtype: str = "float32") -> Entry:
+    def put(
+        self, wanted: Wanted, digest: str, *, has_audio: bool | None = None, dtype: str = "float32"
+    ) -> Entry:
         """Write an embedding file; its values are those of ``rows``."""
         tokens = TOKENS[wanted.track]
         data = rows(wanted.key, tokens).astype("<f4").tobytes()
@@ -132,8 +134,8 @@ class WorkerDouble:
             dtype=dtype,
             token_count=tokens,
             hidden=HIDDEN,
-            audio=AudioTrackInfo(present=sound)
-            if sound is not None and wanted.track is Modality.VIDEO
+            audio=AudioTrackInfo(present=has_audio)
+            if has_audio is not None and wanted.track is Modality.VIDEO
             else None,
         )
         self.store.embeddings.publish_file(ref, memoryview(data), header_of(metadata))

@@ -79,10 +79,10 @@ def png(colour: tuple[int, int, int] = (255, 0, 0)) -> bytes:
 
 def make_videos(folder: Path) -> dict[str, bytes]:
     """One second of moving picture, with a tone (``loud``) and without (``silent``)."""
-    picture = ["-f", "lavfi", "-i", "testsrc=size=64x48:rate=8:duration=1"]
+    image = ["-f", "lavfi", "-i", "testsrc=size=64x48:rate=8:duration=1"]
     tone = ["-f", "lavfi", "-i", "sine=frequency=440:duration=1"]
     made = {}
-    for name, inputs in {"loud": [*picture, *tone], "silent": picture}.items():
+    for name, inputs in {"loud": [*image, *tone], "silent": image}.items():
         path = folder / f"{name}.mp4"
         command = [str(ffmpeg_binary()), "-nostdin", "-y", *inputs, "-c:v", "mpeg4", str(path)]
         subprocess.run(command, check=True, capture_output=True, timeout=60)
@@ -197,7 +197,7 @@ class Bench:
         return found
 
     def complete(
-        self, wanted: Wanted, digest: str, *, sound: bool | None = None, source_bytes: int | None = None
+        self, wanted: Wanted, digest: str, *, has_audio: bool | None = None, source_bytes: int | None = None
     ) -> None:
         """What a GPU worker does at the end of an encode."""
         rows = np.zeros((3, 2), np.float32)
@@ -205,7 +205,7 @@ class Bench:
         metadata = Metadata(
             embedding_key=wanted.key, content_digest=digest, modality=wanted.track, encoder=wanted.encoder,
             dtype="float32", token_count=3, hidden=2,
-            audio=None if sound is None else AudioTrackInfo(present=sound), source_bytes=source_bytes,
+            audio=None if has_audio is None else AudioTrackInfo(present=has_audio), source_bytes=source_bytes,
         )  # fmt: skip
         self.store.embeddings.publish_file(ref, memoryview(rows.tobytes()), {})
         done = Completed(Entry(ref=ref, metadata=metadata), uuid.uuid4().hex, PartId(0, wanted.track), {})

@@ -17,7 +17,7 @@ from gpu_worker.engine.forward import EagerRunner
 #: Items that are there at once, for both figures.
 TOGETHER = 16
 _BATCH = 8  #: items a batch at the realistic size: two batches, so that staging and writing may overlap
-_SMALL_PICTURE = (96, 96)
+_SMALL_IMAGE = (96, 96)
 _PHOTO = (480, 640)
 
 
@@ -67,7 +67,7 @@ def _packing(folder: Path, encoder: Encoder, repeats: int) -> tuple[list[float],
     """Seconds for the items submitted together, and for the same items one at a time."""
     rig = EngineRig(encoder, folder, max_items=TOGETHER, runner=EagerRunner())
     try:
-        slots = [rig.picture(folder / f"small-{i}", *_SMALL_PICTURE) for i in range(TOGETHER)]
+        slots = [rig.image(folder / f"small-{i}", *_SMALL_IMAGE) for i in range(TOGETHER)]
         rig.together(slots)
         rig.one_by_one(slots[:2])
         packed, single = [], []
@@ -88,7 +88,7 @@ def _overhead(folder: Path, encoder: Encoder, repeats: int) -> tuple[list[float]
     rig = EngineRig(encoder, folder, max_items=_BATCH, runner=runner)
     bare_thread = BareForwards(encoder)
     try:
-        slots = [rig.picture(folder / f"photo-{i}", *_PHOTO) for i in range(TOGETHER)]
+        slots = [rig.image(folder / f"photo-{i}", *_PHOTO) for i in range(TOGETHER)]
         rig.together(slots)
         bare_thread.seconds(runner.inputs)
         times: tuple[list[float], ...] = ([], [], [], [])

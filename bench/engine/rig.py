@@ -126,7 +126,7 @@ class EngineRig:
         )
         self._engine.start()
 
-    def picture(self, path: Path, height: int, width: int) -> Slot:
+    def image(self, path: Path, height: int, width: int) -> Slot:
         """A slot for one random picture, whose blob is written to ``path``."""
         pixels = torch.randint(0, 256, (height, width, 3), dtype=torch.uint8)
         path.parent.mkdir(parents=True, exist_ok=True)

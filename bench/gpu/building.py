@@ -17,7 +17,7 @@ from gpu_worker.encoders.attention import tanh_gelu
 from gpu_worker.encoders.checkpoint import Checkpoint, LoadedWeights
 from gpu_worker.encoders.image import dinov2
 from gpu_worker.encoders.image.dinov2 import Dinov2Shape, Dinov2Tower
-from gpu_worker.encoders.image.encoder import VIDEO_RULES, PictureEncoder, PictureRows, picture_card
+from gpu_worker.encoders.image.encoder import VIDEO_RULES, ImageEncoder, ImageRows, image_card
 from gpu_worker.encoders.loading import LoadRequest
 from gpu_worker.encoders.qwen import qwen2_5_vl, qwen3_vl
 from gpu_worker.encoders.qwen.config import image_rules, qwen_card
@@ -61,22 +61,22 @@ def random_whisper(name: str, shape: WhisperShape, place: Place) -> whisper.Whis
     return whisper.WhisperEncoder(card, tower, rule, shape.positions)
 
 
-def random_dinov2(name: str, shape: Dinov2Shape, place: Place) -> PictureEncoder:
+def random_dinov2(name: str, shape: Dinov2Shape, place: Place) -> ImageEncoder:
     """Pictures of 224 pixels a side, from a shorter side of 256."""
     with torch.device("meta"):
         tower = Dinov2Tower(shape)
     weights, side = _filled(tower, place), 224 // shape.patch
-    card = picture_card(
+    card = image_card(
         _request(name, place),
         weights,
         family="dinov2",
         revision=dinov2.PREPROCESS_REVISION,
         width=shape.width,
     )
-    return PictureEncoder(
+    return ImageEncoder(
         card,
         partial(tower, positions=tower.embeddings.positions_for((side, side))),
-        rows=PictureRows(grid=(side, side), prefix=1),
+        rows=ImageRows(grid=(side, side), prefix=1),
         rule=CropRule(shortest_edge=256, crop=(224, 224)),
         scale=IMAGENET_SCALE,
     )

@@ -35,7 +35,7 @@ class OverlapFigures:
     """
 
     tower: str
-    picture: str
+    image: str
     items: int
     batch_items: int
     stage_ms: float
@@ -61,7 +61,7 @@ def measure_overlap(
     rig = EngineRig(encoder, folder, max_items=batch_items, runner=EagerRunner(), device=device)
     count = _BATCHES * batch_items
     try:
-        slots = [rig.picture(folder / f"{tower.name}-{i}", *size) for i in range(count)]
+        slots = [rig.image(folder / f"{tower.name}-{i}", *size) for i in range(count)]
         rig.together(slots)
         alone = [_alone(encoder, slots, batch_items, target, rig.writer, device) for _ in range(_REPEATS)]
         target.meter.begin_peak()
@@ -72,7 +72,7 @@ def measure_overlap(
     staging, compute, write = (statistics.median(times) for times in zip(*alone, strict=True))
     return OverlapFigures(
         tower=tower.name,
-        picture=f"{size[1]}x{size[0]}",
+        image=f"{size[1]}x{size[0]}",
         items=count,
         batch_items=batch_items,
         stage_ms=staging * 1e3,

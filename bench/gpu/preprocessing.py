@@ -11,13 +11,13 @@ from torch import Tensor
 from bench.gpu import building as sizes
 from bench.gpu.building import Place, random_dinov2, random_qwen2_5_vl
 from bench.gpu.target import CpuMeter, Target
-from bench.gpu.towers import picture, random_raw
+from bench.gpu.towers import image, random_raw
 from epd.contracts.media import ItemOptions, RawImage
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.engine.cuda_streams import open_device
 
 #: Name to (height, width) of a picture.
-PICTURES = {"1080p": (1080, 1920), "4K": (2160, 3840)}
+IMAGES = {"1080p": (1080, 1920), "4K": (2160, 3840)}
 _TINY = {"tiny": (108, 192)}
 FAMILIES = ("dinov2", "qwen2_5_vl")
 
@@ -33,7 +33,7 @@ class PreprocessFigures:
     """
 
     family: str
-    picture: str
+    image: str
     device_ms: float
     upload_ms: float
     cpu_ms: float
@@ -43,15 +43,15 @@ class PreprocessFigures:
     equal_share: float
 
 
-def pictures(target: Target) -> dict[str, tuple[int, int]]:
+def images(target: Target) -> dict[str, tuple[int, int]]:
     """The sizes that are measured."""
-    return _TINY if target.self_test else PICTURES
+    return _TINY if target.self_test else IMAGES
 
 
 @torch.inference_mode()
 def measure_preprocessing(family: str, size: str, target: Target) -> PreprocessFigures:
     """One family, one size."""
-    item = picture(*pictures(target)[size])
+    item = image(*images(target)[size])
     raw, processor = random_raw(item, seed=1), CpuMeter()
     here = thin_encoder(family, Place(torch.device("cpu"), target.dtype))
     there = thin_encoder(family, Place(target.device, target.dtype))
@@ -61,7 +61,7 @@ def measure_preprocessing(family: str, size: str, target: Target) -> PreprocessF
     cpu = processor.seconds(lambda: preprocessed(here, raw, item))
     return PreprocessFigures(
         family=family,
-        picture=size,
+        image=size,
         device_ms=device * 1e3,
         upload_ms=upload * 1e3,
         cpu_ms=cpu * 1e3,
@@ -82,7 +82,7 @@ def thin_encoder(family: str, place: Place) -> Encoder:
 def preprocessed(encoder: Encoder, raw: Tensor, item: RawImage) -> Tensor:
     """The tower's pixels of one picture."""
     inputs = encoder.preprocess([raw], [encoder.plan(item, ItemOptions())])
-    return inputs.tensors["pictures" if "pictures" in inputs.tensors else "patches"]
+    return inputs.tensors["images" if "images" in inputs.tensors else "patches"]
 
 
 def equal_share(some: Tensor, others: Tensor) -> float:

@@ -16,7 +16,7 @@ import torch
 
 from bench.gpu.forwards import COUNTS, measure_tower
 from bench.gpu.overlap import measure_overlap
-from bench.gpu.preprocessing import FAMILIES, PICTURES, measure_preprocessing, pictures
+from bench.gpu.preprocessing import FAMILIES, IMAGES, images, measure_preprocessing
 from bench.gpu.target import Target, measure_limit
 from bench.gpu.towers import TINY_TOWERS, TOWERS, Tower
 from gpu_worker.engine.device import is_device_lost
@@ -87,7 +87,7 @@ def _memory(tower: Mapping[str, Any]) -> list[str]:
 def _preprocessing(one: Mapping[str, Any]) -> list[str]:
     times = [f"{one[name]:.2f}" for name in ("device_ms", "upload_ms", "cpu_ms")]
     rest = [str(one["cpu_threads"]), f"{one['pillow_resize_ms']:.2f}", f"{one['speed_up']:.1f}"]
-    return [one["family"], one["picture"], *times, *rest]
+    return [one["family"], one["image"], *times, *rest]
 
 
 def _overlap(one: Mapping[str, Any]) -> list[str]:
@@ -194,7 +194,7 @@ def _preprocess(target: Target, course: Course) -> list[dict[str, Any]]:
     return [
         asdict(figures)
         for family in FAMILIES
-        for size in pictures(target)
+        for size in images(target)
         for figures in course.run(
             f"preprocess {family} {size}",
             partial(measure_preprocessing, family, size, target),
@@ -203,7 +203,7 @@ def _preprocess(target: Target, course: Course) -> list[dict[str, Any]]:
 
 
 def _overlaps(towers: Sequence[Tower], target: Target, course: Course, folder: Path) -> list[dict[str, Any]]:
-    size = (108, 192) if target.self_test else PICTURES["1080p"]
+    size = (108, 192) if target.self_test else IMAGES["1080p"]
     return [
         asdict(figures)
         for tower in towers

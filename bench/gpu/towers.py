@@ -62,12 +62,12 @@ def random_raw(item: RawImage | RawAudio, seed: int) -> Tensor:
     return torch.randint(0, 256, (item.height, item.width, 3), dtype=torch.uint8, generator=generator)
 
 
-def picture(height: int, width: int) -> RawImage:
+def image(height: int, width: int) -> RawImage:
     """The size of a picture."""
     return RawImage(blob=_BLOB, height=height, width=width, original_size=(width, height))
 
 
-def sound(seconds: int) -> RawAudio:
+def audio(seconds: int) -> RawAudio:
     """The size of a sound."""
     return RawAudio(blob=_BLOB, samples=seconds * _RATE, sample_rate=_RATE)
 
@@ -81,47 +81,47 @@ def _counted(dtype: torch.dtype) -> torch.dtype:
 TOWERS = (
     Tower(
         name="whisper-tiny",
-        item=sound(30),
+        item=audio(30),
         build=partial(random_whisper, "whisper-tiny", sizes.WHISPER_TINY),
     ),
     Tower(
         name="dinov2-small",
-        item=picture(256, 256),
+        item=image(256, 256),
         build=partial(random_dinov2, "dinov2-small", sizes.DINOV2_SMALL),
     ),
     Tower(
         name="qwen2.5-vl-3b",
-        item=picture(448, 448),
+        item=image(448, 448),
         build=partial(random_qwen2_5_vl, "qwen2.5-vl-3b", sizes.QWEN2_5_VL_3B),
     ),
     Tower(
         name="qwen2.5-vl-7b",
-        item=picture(448, 448),
+        item=image(448, 448),
         build=partial(random_qwen2_5_vl, "qwen2.5-vl-7b", sizes.QWEN2_5_VL_7B),
     ),
     Tower(
         name="qwen3-vl-4b",
-        item=picture(512, 512),
+        item=image(512, 512),
         build=partial(random_qwen3_vl, "qwen3-vl-4b", sizes.QWEN3_VL_4B),
     ),
     Tower(
         name="qwen3-vl-8b",
-        item=picture(512, 512),
+        item=image(512, 512),
         build=partial(random_qwen3_vl, "qwen3-vl-8b", sizes.QWEN3_VL_8B),
     ),
 )
 
 TINY_TOWERS = (
-    Tower(name="whisper", item=sound(1), build=partial(random_whisper, "whisper", sizes.TINY_WHISPER)),
-    Tower(name="dinov2", item=picture(30, 40), build=partial(random_dinov2, "dinov2", sizes.TINY_DINOV2)),
+    Tower(name="whisper", item=audio(1), build=partial(random_whisper, "whisper", sizes.TINY_WHISPER)),
+    Tower(name="dinov2", item=image(30, 40), build=partial(random_dinov2, "dinov2", sizes.TINY_DINOV2)),
     Tower(
         name="qwen2.5-vl",
-        item=picture(112, 112),
+        item=image(112, 112),
         build=partial(random_qwen2_5_vl, "qwen2.5-vl", sizes.TINY_QWEN2_5_VL),
     ),
     Tower(
         name="qwen3-vl",
-        item=picture(256, 256),
+        item=image(256, 256),
         build=partial(random_qwen3_vl, "qwen3-vl", sizes.TINY_QWEN3_VL),
     ),
 )

@@ -43,8 +43,8 @@ class Recompute:
 
     def image(self, name: str) -> tuple[int, ...]:
         """An image's grid [t, h, w], after all the work that it takes to know its pixels."""
-        picture = Image.open(io.BytesIO(self._download(name))).convert("RGB")
-        return tuple(self._image([picture], return_tensors="pt").image_grid_thw[0].tolist())
+        image = Image.open(io.BytesIO(self._download(name))).convert("RGB")
+        return tuple(self._image([image], return_tensors="pt").image_grid_thw[0].tolist())
 
     def video(self, name: str) -> tuple[int, ...]:
         """A video's grid, the same way; PyAV decodes, as transformers does by default."""
@@ -78,8 +78,8 @@ def make_media(folder: Path, seconds: int) -> None:
     """
     chance = np.random.default_rng(1)
     coarse = chance.integers(0, 256, (SIZE[1] // 8, SIZE[0] // 8, 3), dtype=np.uint8)
-    picture = Image.fromarray(coarse).resize(SIZE, Image.Resampling.BICUBIC)
-    picture.save(folder / PHOTO, "JPEG", quality=_QUALITY)
+    image = Image.fromarray(coarse).resize(SIZE, Image.Resampling.BICUBIC)
+    image.save(folder / PHOTO, "JPEG", quality=_QUALITY)
     source = f"testsrc2=size={SIZE[0]}x{SIZE[1]}:rate={_FILM_RATE}:duration={seconds}"
     made = ["-f", "lavfi", "-i", source, "-pix_fmt", "yuv420p", "-c:v", "libx264", "-preset", "veryfast"]
     ffmpeg = [imageio_ffmpeg.get_ffmpeg_exe(), "-nostdin", "-v", "error", "-y"]

@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 
 from bench.hits.load import Outcome, Plan, RoundsOutcome, RoundsPlan, quantile
-from bench.hits.site import ITEMS, Kind, Site, pictures, running_site
+from bench.hits.site import ITEMS, Kind, Site, images, running_site
 
 _ROOT = Path(__file__).parents[2]
 #: Items a second that the figures should reach.
 LEAST_ITEMS = 4000.0
 
-_PICTURES = 96
+_IMAGES = 96
 _REQUESTS = 96
 _CONNECTIONS = 16
 #: Connections of the open loop: more than are ever needed at once, so that no request waits for one.
@@ -106,7 +106,7 @@ def measure(seconds: float, kinds: tuple[Kind, ...]) -> HitFigures:
     Raises:
         RuntimeError: the stack or the load's process failed.
     """
-    with running_site(_PICTURES) as site:
+    with running_site(_IMAGES) as site:
         cold, hit = _latencies(site)
         for kind in kinds:
             _load(site, kind, min(seconds, _WARM_UP_SECONDS))
@@ -118,7 +118,7 @@ def measure(seconds: float, kinds: tuple[Kind, ...]) -> HitFigures:
 
 def _latencies(site: Site) -> tuple[float, float]:
     """Median seconds of a request of new pictures, and of the same requests afterwards, one at a time."""
-    new = pictures(_COLD_ROUNDS * ITEMS, seed=2)
+    new = images(_COLD_ROUNDS * ITEMS, seed=2)
     fresh = Site(site.stack, site.files_url, new, site.http)
     cold: list[float] = []
     hits: list[float] = []

@@ -33,13 +33,13 @@ _SIDE = 64
 _QUALITY = 85
 
 
-def pictures(count: int, seed: int) -> list[bytes]:
+def images(count: int, seed: int) -> list[bytes]:
     """So many different JPEGs; the same ones for the same seed."""
     chance = random.Random(seed)
-    return [_picture(chance) for _ in range(count)]
+    return [_image(chance) for _ in range(count)]
 
 
-def _picture(chance: random.Random) -> bytes:
+def _image(chance: random.Random) -> bytes:
     coarse = Image.frombytes("RGB", (8, 8), chance.randbytes(8 * 8 * 3))
     out = io.BytesIO()
     coarse.resize((_SIDE, _SIDE), Image.Resampling.BICUBIC).save(out, "JPEG", quality=_QUALITY)
@@ -63,7 +63,7 @@ def served(files: Mapping[str, bytes]) -> Iterator[str]:
             """Quiet."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, name="pictures", daemon=True)
+    thread = threading.Thread(target=server.serve_forever, name="images", daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -157,7 +157,7 @@ def running_site(count: int) -> Iterator[Site]:
     """A site with so many pictures in its cache, known by each kind of source."""
     with (
         tempfile.TemporaryDirectory(prefix="epd-hits-", dir=_MEMORY if _MEMORY.is_dir() else None) as name,
-        _served(pictures(count, seed=1)) as (files, url),
+        _served(images(count, seed=1)) as (files, url),
         Stack(_options(Path(name), url)) as stack,
     ):
         stack.wait_ready()

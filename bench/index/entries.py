@@ -23,9 +23,9 @@ from epd.store.scripts import Script
 
 _KEY, _DIGEST, _REVISION = "a" * 64, "b" * 64, "c" * 64
 _FRAMES = 60
-_PICTURES_OF_TEN, _SOUNDS_OF_TEN = 8, 1
+_IMAGES_OF_TEN, _AUDIOS_OF_TEN = 8, 1
 
-_PICTURE = Metadata(
+_IMAGE = Metadata(
     embedding_key=_KEY,
     content_digest=_DIGEST,
     modality=Modality.IMAGE,
@@ -40,7 +40,7 @@ _PICTURE = Metadata(
     weights_digest=_REVISION,
     source_bytes=412_345,
 )
-_SOUND = Metadata(
+_AUDIO = Metadata(
     embedding_key=_KEY,
     content_digest=_DIGEST,
     modality=Modality.AUDIO,
@@ -53,7 +53,7 @@ _SOUND = Metadata(
     weights_digest=_REVISION,
     source_bytes=230_123,
 )
-_VIDEO = _PICTURE.model_copy(
+_VIDEO = _IMAGE.model_copy(
     update={
         "modality": Modality.VIDEO,
         "token_count": _FRAMES // 2 * 26 * 46 // 4,
@@ -87,7 +87,7 @@ class _Kind:
         return cls(entry_text(entry), entry.ref.nbytes)
 
 
-_KINDS = {metadata.modality: _Kind.of(metadata) for metadata in (_PICTURE, _SOUND, _VIDEO)}
+_KINDS = {metadata.modality: _Kind.of(metadata) for metadata in (_IMAGE, _AUDIO, _VIDEO)}
 
 
 def row_of(number: int, modality: Modality | None = None) -> Row:
@@ -100,9 +100,9 @@ def row_of(number: int, modality: Modality | None = None) -> Row:
 
 def _of_the_mix(number: int) -> Modality:
     place = number % 10
-    if place < _PICTURES_OF_TEN:
+    if place < _IMAGES_OF_TEN:
         return Modality.IMAGE
-    return Modality.AUDIO if place < _PICTURES_OF_TEN + _SOUNDS_OF_TEN else Modality.VIDEO
+    return Modality.AUDIO if place < _IMAGES_OF_TEN + _AUDIOS_OF_TEN else Modality.VIDEO
 
 
 _DAY_MS = 86_400_000

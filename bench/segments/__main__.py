@@ -38,7 +38,7 @@ dtype = "float32"
 audio = "ear"
 """
 
-Sound = NDArray[np.int16]
+Audio = NDArray[np.int16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def measure(rounds: int) -> Figures:
         with Stack(StackOptions(config=config, data_dir=Path(name))) as stack:
             stack.wait_ready()
             with Client(stack.api_url) as client:
-                _timed(client, _sound(10, 0), SegmentUse(cached=0, encoded=1))
+                _timed(client, _audio(10, 0), SegmentUse(cached=0, encoded=1))
                 done = [_round(client, 3 * number + 1) for number in range(rounds)]
     return Figures(
         cold_over_longer=statistics.median(one.cold[0] / one.longer[0] for one in done),
@@ -82,10 +82,10 @@ def measure(rounds: int) -> Figures:
 
 
 def _round(client: Client, seed: int) -> _Round:
-    cold = _timed(client, _sound(65, seed), SegmentUse(cached=0, encoded=3))
-    minute = _sound(60, seed + 1)
+    cold = _timed(client, _audio(65, seed), SegmentUse(cached=0, encoded=3))
+    minute = _audio(60, seed + 1)
     _timed(client, minute, SegmentUse(cached=0, encoded=2))
-    longer = np.concatenate([minute, _sound(5, seed + 2)])
+    longer = np.concatenate([minute, _audio(5, seed + 2)])
     swapped = np.roll(minute, _WINDOW * _RATE)
     return _Round(
         cold=cold,
@@ -94,9 +94,9 @@ def _round(client: Client, seed: int) -> _Round:
     )
 
 
-def _timed(client: Client, sound: Sound, expected: SegmentUse) -> tuple[float, float]:
+def _timed(client: Client, audio: Audio, expected: SegmentUse) -> tuple[float, float]:
     """Seconds of one request, and those that the device took of it."""
-    item = {"type": "audio", "data": _wav(sound)}
+    item = {"type": "audio", "data": _wav(audio)}
     started = time.perf_counter()
     answer: ItemAnswer = client.encode([item]).items[0]
     seconds = time.perf_counter() - started
@@ -105,18 +105,18 @@ def _timed(client: Client, sound: Sound, expected: SegmentUse) -> tuple[float, f
     return seconds, answer.timings.get(PREPROCESS, 0.0) + answer.timings.get(FORWARD, 0.0)
 
 
-def _sound(seconds: int, seed: int) -> Sound:
+def _audio(seconds: int, seed: int) -> Audio:
     """Noise: no two windows of it are alike."""
     return np.random.default_rng(seed).integers(-3000, 3000, seconds * _RATE).astype(np.int16)
 
 
-def _wav(sound: Sound) -> bytes:
+def _wav(audio: Audio) -> bytes:
     file = io.BytesIO()
     with wave.open(file, "wb") as out:
         out.setnchannels(1)
         out.setsampwidth(2)
         out.setframerate(_RATE)
-        out.writeframes(sound.astype("<i2").tobytes())
+        out.writeframes(audio.astype("<i2").tobytes())
     return file.getvalue()
 
 

@@ -9,9 +9,9 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from bench.ttft.images import DELAY, SIZE
 from bench.ttft.load import MOST_IMAGES, PHOTOS, Mix
 from bench.ttft.measurement import MixFigures, TtftFigures, measure
-from bench.ttft.pictures import DELAY, SIZE
 from bench.ttft.sides import Layout
 from bench.ttft.sizes import ROWS, SMALL
 

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.ttft.images import photos, served
 from bench.ttft.load import PHOTOS, Mix, Requests, first_tokens, one_by_one, saturate
-from bench.ttft.pictures import photos, served
 from bench.ttft.sides import Layout, Side, colocated, separate
 from bench.ttft.sizes import make_model, parameters
 

@@ -100,7 +100,7 @@ def position_delta(
     """
     saved, highest = 0, -1
     for place, known in _in_order(placed, metadata):
-        for (offset, length), (t, h, w), interval in _pictures(place, known, tokens_per_second):
+        for (offset, length), (t, h, w), interval in _images(place, known, tokens_per_second):
             if length != t * h * w:
                 raise InvalidRequest(f"grid {t}x{h}x{w} takes {t * h * w} placeholders, not {length}")
             start = offset - saved
@@ -116,7 +116,7 @@ def _in_order(placed: Sequence[Placed], metadata: Sequence[Metadata]) -> Iterato
             yield place, known
 
 
-def _pictures(
+def _images(
     place: Placed, known: Metadata, tokens_per_second: float | None
 ) -> Iterator[tuple[tuple[int, int], tuple[int, int, int], float]]:
     """Each run of placeholders with its merged grid and the positions between its time steps."""

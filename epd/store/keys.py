@@ -94,7 +94,7 @@ def source(source_key: str) -> str:
     return f"epd:src:{source_key}"
 
 
-def sound(digest: str) -> str:
+def audio_track(digest: str) -> str:
     """Whether a video's bytes have sound."""
     return f"epd:sound:{digest}"
 

@@ -45,7 +45,7 @@ def open_store(settings: Settings) -> Store:
         handoffs=Handoffs(connection, ttl=settings.handoff_ttl),
         blobs=_blobs(settings, Uploads(connection, ttl=settings.media_ttl)),
         cards=Cards(connection),
-        sources=Sources(connection, ttl=settings.embedding_ttl, sound_ttl=settings.job_deadline),
+        sources=Sources(connection, ttl=settings.embedding_ttl, audio_ttl=settings.job_deadline),
         segments=Segments(connection, most=settings.segments, ttl=settings.embedding_ttl),
         heartbeats=Heartbeats(connection, ttl=settings.heartbeat_ttl),
         notices=Notices(connection),

@@ -38,11 +38,11 @@ class Cards:
 class Sources:
     """The URL memo, and which videos have sound."""
 
-    def __init__(self, connection: Connection, *, ttl: float, sound_ttl: float) -> None:
+    def __init__(self, connection: Connection, *, ttl: float, audio_ttl: float) -> None:
         """Memos live ``ttl`` seconds: longer than the embedding they lead to is of no use."""
         self._connection = connection
         self._ttl_ms = milliseconds(ttl)
-        self._sound_ttl_ms = milliseconds(sound_ttl)
+        self._audio_ttl_ms = milliseconds(audio_ttl)
 
     def get(self, source_key: str) -> SourceMemo | None:
         """What is known of a URL's content, or None."""
@@ -52,14 +52,15 @@ class Sources:
         """Remember what is known of a URL's content."""
         self._connection.call("SET", keys.source(source_key), memo.to_json(), "PX", self._ttl_ms)
 
-    def sound(self, digest: str) -> bool | None:
+    def has_audio(self, digest: str) -> bool | None:
         """Whether a video's bytes have sound; None where no decoder has looked lately."""
-        text = self._connection.call("GET", keys.sound(digest))
+        text = self._connection.call("GET", keys.audio_track(digest))
         return None if text is None else text == "1"
 
-    def note_sound(self, digest: str, present: bool) -> None:
+    def note_audio(self, digest: str, present: bool) -> None:
         """Remember whether they have, for about as long as a job may take."""
-        self._connection.call("SET", keys.sound(digest), "1" if present else "0", "PX", self._sound_ttl_ms)
+        value = "1" if present else "0"
+        self._connection.call("SET", keys.audio_track(digest), value, "PX", self._audio_ttl_ms)
 
 
 class Heartbeats:

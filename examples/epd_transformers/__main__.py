@@ -27,8 +27,8 @@ def main() -> int:
             equal.append(proof.is_equal)
             case, tokens = proof.case, sum(map(len, proof.cold))
             print(f"{case.model:10} {case.name:16} {tokens:3} tokens, equal: {str(proof.is_equal).lower()}")
-            for sound, text in zip(case.sounds, proof.texts[-len(case.sounds) :], strict=False):
-                print(f"{'':10} heard in {sound.name}: {text}")
+            for audio, text in zip(case.audios, proof.texts[-len(case.audios) :], strict=False):
+                print(f"{'':10} heard in {audio.name}: {text}")
     print(f"tokens equal: {str(all(equal)).lower()}")
     return 0 if all(equal) else 1
 

@@ -68,8 +68,8 @@ def prompts_of(parts: Sequence[str | Line], items: Sequence[ItemAnswer]) -> list
         for known in map(metadata_of, (item, *item.tracks)):
             (heard if known.modality == Modality.AUDIO else seen).append(known)
     prompts = [seen] if media_of(seen) else []
-    for sound in heard:
-        prompts.append([sound])
+    for audio in heard:
+        prompts.append([audio])
     return prompts
 
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForSpeechSeq2Seq, AutoTokenizer, EncoderDecode
 from examples.epd_transformers.sequence import Begun, Part, Tensors, cache_of, cache_tensors
 
 #: Prefixes of the two caches in one dictionary.
-OWN, SOUND = "own.", "sound."
+OWN, AUDIO = "own.", "sound."
 
 
 class WhisperLanguage:
@@ -36,7 +36,7 @@ class WhisperLanguage:
         return Begun(
             token=int(logits.argmax()),
             cache=cache_tensors(past.self_attention_cache, OWN)
-            | cache_tensors(past.cross_attention_cache, SOUND),
+            | cache_tensors(past.cross_attention_cache, AUDIO),
             prompt_tokens=len(prompt),
             runs=((),),
         )
@@ -44,7 +44,7 @@ class WhisperLanguage:
     @torch.inference_mode()
     def go_on(self, token: int, cache: Tensors, *, delta: int, limit: int) -> list[int]:
         """Decode token after token; ``delta`` is of other models."""
-        past, tokens = EncoderDecoderCache(cache_of(cache, OWN), cache_of(cache, SOUND)), [token]
+        past, tokens = EncoderDecoderCache(cache_of(cache, OWN), cache_of(cache, AUDIO)), [token]
         no_rows = torch.empty(1, 0, self._model.config.d_model)  # asked for, but the cache is used instead
         while len(tokens) < limit and tokens[-1] != self._rules.eos_token_id:
             tokens.append(int(self._logits(tokens[-1:], no_rows, past).argmax()))

@@ -75,12 +75,12 @@ def frames_of(samples: int, rule: MelRule) -> int:
     return -(-samples // rule.hop)
 
 
-def stack_windows(sounds: Sequence[Tensor], rule: MelRule, device: torch.device) -> Tensor:
+def stack_windows(audios: Sequence[Tensor], rule: MelRule, device: torch.device) -> Tensor:
     """float32 [samples] each to float32 [windows, window], in order; silence fills up each last window."""
-    counts = [-(-sound.shape[0] // rule.window) for sound in sounds]
+    counts = [-(-audio.shape[0] // rule.window) for audio in audios]
     stack = torch.zeros((sum(counts), rule.window), dtype=torch.float32, device=device)
-    for sound, part in zip(sounds, stack.split(counts), strict=True):
-        part.view(-1)[: sound.shape[0]] = sound
+    for audio, part in zip(audios, stack.split(counts), strict=True):
+        part.view(-1)[: audio.shape[0]] = audio
     return stack
 
 
@@ -117,31 +117,31 @@ def chunk_frames(samples: int, rule: MelRule, chunk: int) -> tuple[int, ...]:
     return tuple(min(chunk, frames - start) for start in range(0, frames, chunk))
 
 
-def chunked_log_mel(sounds: Sequence[Tensor], rule: MelRule, chunk: int) -> Tensor:
+def chunked_log_mel(audios: Sequence[Tensor], rule: MelRule, chunk: int) -> Tensor:
     """float32 [samples] each to float32 [chunks, bins, chunk]; frames behind a sound's last are zero."""
-    device = sounds[0].device
-    pieces = torch.cat([_pieces(sound, rule, chunk) for sound in sounds])
+    device = audios[0].device
+    pieces = torch.cat([_pieces(audio, rule, chunk) for audio in audios])
     level = torch.cat([mel_level(few, rule, center=False) for few in pieces.split(_CHUNKS_AT_ONCE)])
-    cuts = [chunk_frames(sound.shape[0], rule, chunk) for sound in sounds]
+    cuts = [chunk_frames(audio.shape[0], rule, chunk) for audio in audios]
     owner = send(torch.tensor([item for item, cut in enumerate(cuts) for _ in cut]), device)
-    peaks = torch.full((len(sounds),), -torch.inf, device=device)
+    peaks = torch.full((len(audios),), -torch.inf, device=device)
     peaks = peaks.scatter_reduce(0, owner, level.amax(dim=(1, 2)), "amax")
     valid = send(torch.tensor([frames for cut in cuts for frames in cut]), device)
     behind = torch.arange(chunk, device=device) >= valid[:, None]
     return compress(level, peaks[owner][:, None, None]).masked_fill(behind[:, None, :], 0.0)
 
 
-def _pieces(sound: Tensor, rule: MelRule, chunk: int) -> Tensor:
+def _pieces(audio: Tensor, rule: MelRule, chunk: int) -> Tensor:
     """Overlapping views [chunks, samples] of one padded sound; each gives ``chunk`` frames.
 
     The extractor pads with silence up to its own length and mirrors both ends of that. At the back a frame
     sees the mirror only where the sound reaches the end of that length; a longer sound is filled up to whole
     frames first.
     """
-    frames, half = frames_of(sound.shape[0], rule), rule.n_fft // 2
+    frames, half = frames_of(audio.shape[0], rule), rule.n_fft // 2
     stride, overlap = chunk * rule.hop, rule.n_fft - rule.hop
-    padded = sound.new_zeros(-(-frames // chunk) * stride + overlap)
-    padded[half : half + sound.shape[0]] = sound
+    padded = audio.new_zeros(-(-frames // chunk) * stride + overlap)
+    padded[half : half + audio.shape[0]] = audio
     padded[:half] = padded[half + 1 : 2 * half + 1].flip(0)
     end = half + frames * rule.hop
     if frames >= rule.frames:

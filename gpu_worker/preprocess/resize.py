@@ -28,11 +28,11 @@ _Job = tuple[int, int, int]
 
 
 def pillow_pass(
-    pictures: Tensor, axis: int, resized: int, start: int, length: int, filter_: Filter
+    images: Tensor, axis: int, resized: int, start: int, length: int, filter_: Filter
 ) -> Tensor:
     """Resize axis 1 (rows) or 2 (columns) of uint8 [F, H, W, 3], and keep ``length`` entries of it."""
-    source, rows = pictures.numpy(), axis == 1
-    shape = list(pictures.shape)
+    source, rows = images.numpy(), axis == 1
+    shape = list(images.shape)
     shape[axis] = length
     result = torch.empty(shape, dtype=torch.uint8)
     target = result.numpy()
@@ -48,14 +48,14 @@ def pillow_pass(
         else:
             target[frame, begin:end] = kept[:, start : start + length]
 
-    _run_all(run, list(_jobs(pictures, 2 if rows else 1)))
+    _run_all(run, list(_jobs(images, 2 if rows else 1)))
     return result
 
 
-def _jobs(pictures: Tensor, across: int) -> Iterator[_Job]:
+def _jobs(images: Tensor, across: int) -> Iterator[_Job]:
     """Bands of each frame across its other axis: no more than there are threads."""
-    frames, size = pictures.shape[0], pictures.shape[across]
-    worth = max(1, pictures[0].numel() // _BAND_VALUES)
+    frames, size = images.shape[0], images.shape[across]
+    worth = max(1, images[0].numel() // _BAND_VALUES)
     bands = min(size, worth, max(1, torch.get_num_threads() // frames))
     for frame in range(frames):
         for band in range(bands):
@@ -113,18 +113,18 @@ class AxisPass(Protocol):
     """One pass of a resize."""
 
     def __call__(
-        self, pictures: Tensor, axis: int, resized: int, start: int, length: int, filter_: Filter
+        self, images: Tensor, axis: int, resized: int, start: int, length: int, filter_: Filter
     ) -> Tensor:
         """Resize ``axis`` (1 or 2) of uint8 [F, H, W, 3], and keep ``length`` entries from ``start`` on."""
         ...
 
 
 def tensor_pass(
-    pictures: Tensor, axis: int, resized: int, start: int, length: int, filter_: Filter
+    images: Tensor, axis: int, resized: int, start: int, length: int, filter_: Filter
 ) -> Tensor:
     """One pass as matrix products, on any device."""
-    size = pictures.shape[axis]
-    lines = pictures.movedim(axis, 0)
+    size = images.shape[axis]
+    lines = images.movedim(axis, 0)
     passed = _resample_first_axis(lines.reshape(size, -1), resized, start, start + length, filter_)
     return passed.view(length, *lines.shape[1:]).movedim(0, axis)
 
@@ -140,15 +140,15 @@ def _rows_first(rows: int, columns: int, size: tuple[int, int]) -> bool:
     return lost_rows > 0 and lost_rows > 2 * lost_columns
 
 
-def _chosen_pass(pictures: Tensor, resized: int, length: int) -> AxisPass:
+def _chosen_pass(images: Tensor, resized: int, length: int) -> AxisPass:
     """Pillow on a processor, unless it would compute much that is then cut off."""
-    if pictures.device.type == "cpu" and resized <= _MOST_CUT * length:
+    if images.device.type == "cpu" and resized <= _MOST_CUT * length:
         return pillow_pass
     return tensor_pass
 
 
 def resize(
-    pictures: Tensor,
+    images: Tensor,
     size: tuple[int, int],
     *,
     filter_: Filter = Filter.BICUBIC,
@@ -163,11 +163,11 @@ def resize(
     """
     part = window or Window(top=0, left=0, height=size[0], width=size[1])
     passes = [(2, size[1], part.left, part.width), (1, size[0], part.top, part.height)]
-    if _rows_first(pictures.shape[1], pictures.shape[2], size):
+    if _rows_first(images.shape[1], images.shape[2], size):
         passes.reverse()
     for axis, resized, start, length in passes:
-        unchanged = (pictures.shape[axis], 0, pictures.shape[axis])
+        unchanged = (images.shape[axis], 0, images.shape[axis])
         if (resized, start, length) != unchanged:
-            one_pass = way or _chosen_pass(pictures, resized, length)
-            pictures = one_pass(pictures, axis, resized, start, length, filter_)
-    return pictures.permute(0, 3, 1, 2).contiguous()
+            one_pass = way or _chosen_pass(images, resized, length)
+            images = one_pass(images, axis, resized, start, length, filter_)
+    return images.permute(0, 3, 1, 2).contiguous()

@@ -39,10 +39,10 @@ def _constants(scale: ColourScale, device: torch.device) -> tuple[Tensor, Tensor
     return mean, std
 
 
-def normalise(pictures: Tensor, scale: ColourScale) -> Tensor:
+def normalise(images: Tensor, scale: ColourScale) -> Tensor:
     """uint8 [..., 3, H, W] to float32 of the same shape."""
-    mean, std = _constants(scale, pictures.device)
-    return (pictures.to(torch.float32) * scale.rescale - mean) / std
+    mean, std = _constants(scale, images.device)
+    return (images.to(torch.float32) * scale.rescale - mean) / std
 
 
 def pad_frames(frames: Tensor, multiple: int) -> Tensor:

@@ -40,8 +40,8 @@ def entry_of(message: EncodeMessage, card: EncoderCard, encoded: Encoded) -> Ent
 
 def _metadata(message: EncodeMessage, card: EncoderCard, encoded: Encoded) -> Metadata:
     raw, facts = message.raw, encoded.plan.facts
-    sound = raw if isinstance(raw, RawAudio) else None
-    picture = raw if not isinstance(raw, RawAudio) else None
+    audio = raw if isinstance(raw, RawAudio) else None
+    image = raw if not isinstance(raw, RawAudio) else None
     return Metadata(
         embedding_key=message.wanted.key,
         content_digest=message.digest,
@@ -56,10 +56,10 @@ def _metadata(message: EncodeMessage, card: EncoderCard, encoded: Encoded) -> Me
         second_per_grid_ts=facts.second_per_grid_ts,
         video_timestamps=facts.video_timestamps,
         audio_feature_lengths=facts.audio_feature_lengths,
-        audio_seconds=sound.samples / sound.sample_rate if sound else None,
+        audio_seconds=audio.samples / audio.sample_rate if audio else None,
         deepstack_levels=facts.deepstack_levels,
-        original_size=picture.original_size if picture else None,
-        source_frames=picture.source_frames if picture else None,
+        original_size=image.original_size if image else None,
+        source_frames=image.source_frames if image else None,
         partial=not isinstance(raw, RawImage) and raw.partial,
         audio=message.audio,
         weights_digest=card.weights_digest,

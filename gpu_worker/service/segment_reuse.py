@@ -37,7 +37,7 @@ class HeldRows:
         if read != self.nbytes or zlib.crc32(target) != self.checksum:
             raise OSError(f"{read} bytes are not the rows that were noted")
 
-    def is_sound(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether the bytes are those that were noted."""
         with suppress(OSError):
             self.read_into(memoryview(bytearray(self.nbytes)))
@@ -63,7 +63,7 @@ def hold_rows(
     for index, place in wanted.items():
         if place.parent in files and place.rows == tokens[index]:
             rows = _rows(*files[place.parent], place)
-            if rows is not None and rows.is_sound():
+            if rows is not None and rows.is_intact():
                 held[index] = rows
     used = {rows.file for rows in held.values()}
     for _, file in files.values():

@@ -58,13 +58,13 @@ def _decode(run: DecodeRun, path: Path, open_parts: frozenset[PartId]) -> Tally:
     message = run.message
     needed = Found(run.item, message.digest, {}, message.main, message.audio)
     track = audio_track_of(run.context, path) if run.item.modality is Modality.VIDEO else None
-    found = needed if track is None else parts_of_video(needed, sound=track.present)
+    found = needed if track is None else parts_of_video(needed, has_audio=track.present)
     settled = settle(run, without_final_parts(found, open_parts))
     # The flight of a sound that is not there goes on: the same bytes, sent as audio, fail for a reason of
     # their own.
     run.withdraw(wanted for wanted in needed.missing if wanted not in found.missing)
     if track is not None:
-        run.context.store.sources.note_sound(message.digest, track.present)
+        run.context.store.sources.note_audio(message.digest, track.present)
         serve_waiters(run, message.digest)
     if found.finished:  # it requires a sound that is not there; others may wait for its frames without it
         return {Count.DECODE_FAILURES: 1}

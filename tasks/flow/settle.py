@@ -34,8 +34,10 @@ def look_up_of(run: ItemRun, open_parts: frozenset[PartId]) -> LookUp:
 
     def look_up_open(digest: str) -> Found:
         found = look_up_all(digest)
-        sound = run.context.store.sources.sound(digest) if found.undecided else None
-        return without_final_parts(found if sound is None else parts_of_video(found, sound=sound), open_parts)
+        has_audio = run.context.store.sources.has_audio(digest) if found.undecided else None
+        if has_audio is not None:
+            found = parts_of_video(found, has_audio=has_audio)
+        return without_final_parts(found, open_parts)
 
     return look_up_open
 
@@ -61,7 +63,7 @@ def without_final_parts(found: Found, open_parts: frozenset[PartId]) -> Found:
     """
     if found.main_part not in open_parts:
         found = replace(found, main=None)
-    if found.sound is False and found.audio_part in open_parts:
+    if found.has_audio is False and found.audio_part in open_parts:
         failed = PartRecord.failed(no_audio_track())
         found = replace(found, finished={**found.finished, found.audio_part: failed})
     return found

@@ -46,7 +46,7 @@ def audio_track_of(context: Context, path: Path) -> AudioTrackInfo:
     return AudioTrackInfo(present=True, seconds=track.duration)
 
 
-def make_tracks(run: DecodeRun, path: Path, owned: Sequence[Wanted], sound: AudioTrackInfo | None) -> int:
+def make_tracks(run: DecodeRun, path: Path, owned: Sequence[Wanted], audio: AudioTrackInfo | None) -> int:
     """Decode tracks and publish them in one batch; returns how many. A track that fails, fails alone.
 
     Blobs that are not handed on are freed.
@@ -58,7 +58,7 @@ def make_tracks(run: DecodeRun, path: Path, owned: Sequence[Wanted], sound: Audi
     try:
         with kept_flights(run.context, [each.key for each in owned]):
             for wanted in owned:
-                encode = _track(run, path, wanted, sound)
+                encode = _track(run, path, wanted, audio)
                 made += [] if encode is None else [encode]
         run.context.publisher.encode(made)
     except BaseException:
@@ -76,7 +76,7 @@ def as_typed(error: Exception, run: DecodeRun) -> EpdError:
     return Internal("decoding failed; the worker's log tells why")
 
 
-def _track(run: DecodeRun, path: Path, wanted: Wanted, sound: AudioTrackInfo | None) -> EncodeMessage | None:
+def _track(run: DecodeRun, path: Path, wanted: Wanted, audio: AudioTrackInfo | None) -> EncodeMessage | None:
     """Decode one track to its encode message; None where it failed."""
     try:
         raw = _decode(run, path, wanted)
@@ -100,7 +100,7 @@ def _track(run: DecodeRun, path: Path, wanted: Wanted, sound: AudioTrackInfo | N
         digest=message.digest,
         wanted=wanted,
         raw=raw,
-        audio=sound if wanted.track is Modality.VIDEO else None,
+        audio=audio if wanted.track is Modality.VIDEO else None,
         source_bytes=message.blob.nbytes,
         timings=run.timings(),
     )

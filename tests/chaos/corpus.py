@@ -54,22 +54,22 @@ def _thing(seed: int, number: int, kind: str) -> Thing:
     name = f"{seed}-{number}"
     match kind:
         case "image":
-            return Thing("image", f"{name}.png", _picture(dice, (96, 72), "PNG"))
+            return Thing("image", f"{name}.png", _image(dice, (96, 72), "PNG"))
         case "poster":  # half a mebibyte when it is decoded
-            return Thing("image", f"{name}.jpg", _picture(dice, (480, 360), "JPEG"))
+            return Thing("image", f"{name}.jpg", _image(dice, (480, 360), "JPEG"))
         case "audio":
-            return Thing("audio", f"{name}.wav", _sound(dice))
+            return Thing("audio", f"{name}.wav", _audio(dice))
     return Thing("video", f"{name}.mp4", _video(dice))
 
 
-def _picture(dice: np.random.Generator, size: tuple[int, int], form: str) -> bytes:
+def _image(dice: np.random.Generator, size: tuple[int, int], form: str) -> bytes:
     coarse = dice.integers(0, 256, (6, 8, 3), dtype=np.uint8)
     file = io.BytesIO()
     Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).save(file, form)
     return file.getvalue()
 
 
-def _sound(dice: np.random.Generator) -> bytes:
+def _audio(dice: np.random.Generator) -> bytes:
     time = np.arange(_SAMPLE_RATE // 2) / _SAMPLE_RATE
     tones = sum(np.sin(2 * np.pi * pitch * time) for pitch in dice.uniform(100, 4000, 3))
     file = io.BytesIO()
@@ -90,11 +90,11 @@ def _video(dice: np.random.Generator) -> bytes:
 @cache
 def _clip(hue: int) -> bytes:
     """A second of moving picture with a tone."""
-    picture = f"testsrc=size=64x48:rate=8:duration=1,hue=h={90 * hue}"
+    image = f"testsrc=size=64x48:rate=8:duration=1,hue=h={90 * hue}"
     tone = f"sine=frequency={300 + 100 * hue}:duration=1"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "clip.mp4"
-        command = [str(ffmpeg_binary()), "-nostdin", "-y", "-f", "lavfi", "-i", picture, "-f", "lavfi"]
+        command = [str(ffmpeg_binary()), "-nostdin", "-y", "-f", "lavfi", "-i", image, "-f", "lavfi"]
         command += ["-i", tone, "-c:v", "mpeg4", str(path)]
         subprocess.run(command, check=True, capture_output=True, timeout=60)
         return path.read_bytes()

@@ -60,13 +60,13 @@ def test_a_source_is_remembered_for_the_life_of_an_embedding(make_store: MakeSto
     wait_until(lambda: store.sources.get("s") is None)
 
 
-def test_the_sound_of_a_video_is_remembered_for_the_time_of_a_job(make_store: MakeStore) -> None:
+def test_the_audio_of_a_video_is_remembered_for_the_time_of_a_job(make_store: MakeStore) -> None:
     store = make_store(job_deadline=0.6)
-    assert store.sources.sound("d") is None
+    assert store.sources.has_audio("d") is None
     for present in (True, False):
-        store.sources.note_sound("d", present)
-        assert store.sources.sound("d") in (present, None)
-    wait_until(lambda: store.sources.sound("d") is None)
+        store.sources.note_audio("d", present)
+        assert store.sources.has_audio("d") in (present, None)
+    wait_until(lambda: store.sources.has_audio("d") is None)
 
 
 def test_workers_live_while_they_beat(make_store: MakeStore) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from epd.contracts.media import ItemOptions, RawMedia
 from gpu_worker.encoders.base import Encoder, GraphForm, Inputs
-from tests.unit.tiny_checkpoints import random_picture, raw_audio, raw_image
+from tests.unit.tiny_checkpoints import random_image, raw_audio, raw_image
 
 FAMILIES = (
     "whisper", "qwen2_audio", "qwen2_5_omni_audio", "dinov2", "clip", "siglip", "qwen2_vl", "qwen2_5_vl",
@@ -85,4 +85,4 @@ def random_media(raw: RawMedia, seed: int) -> torch.Tensor:
     if raw.kind == "audio":
         return torch.randn(raw.samples, generator=torch.Generator().manual_seed(seed)) * 0.1
     frames = raw.frames if raw.kind == "frames" else None
-    return random_picture(raw.height, raw.width, frames=frames, seed=seed)
+    return random_image(raw.height, raw.width, frames=frames, seed=seed)

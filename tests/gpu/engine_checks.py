@@ -27,7 +27,7 @@ from tests.unit.graph_kit import graph_plan
 from tests.unit.slot_makers import NEVER
 from tests.unit.tiny_checkpoints import raw_audio, raw_image
 
-PICTURES = [raw_image(*size) for size in [(30, 40), (300, 200), (224, 224), (112, 336)]]
+IMAGES = [raw_image(*size) for size in [(30, 40), (300, 200), (224, 224), (112, 336)]]
 _PATIENCE = 100.0
 _numbers = itertools.count()
 
@@ -99,7 +99,7 @@ def check_engine_rows(
     plan = graph_plan(items=4, rows=2048, required=True)
     runner: Runner = GraphRunner(site.even_backend(), plan) if captured else EagerRunner()
     engine = engine_of(site, encoder, watcher, runner, items=4)
-    kinds = PICTURES * 5 if encoder.card.audio is None else [raw_audio(16_000 * n) for n in (1, 3, 31)] * 3
+    kinds = IMAGES * 5 if encoder.card.audio is None else [raw_audio(16_000 * n) for n in (1, 3, 31)] * 3
     slots = [media.slot(encoder, raw) for raw in kinds]
     with while_serving or nullcontext():
         for slot in slots:

@@ -15,8 +15,8 @@ from tests.gpu.site import Site
 from tests.unit.graph_kit import graph_plan, poisoned
 
 #: The tensor of each family that holds its media.
-MEDIA = {"whisper": "mel", "qwen2_audio": "mel", "qwen2_5_omni_audio": "mel", "dinov2": "pictures",
-         "clip": "pictures", "siglip": "pictures"}  # fmt: skip
+MEDIA = {"whisper": "mel", "qwen2_audio": "mel", "qwen2_5_omni_audio": "mel", "dinov2": "images",
+         "clip": "images", "siglip": "images"}  # fmt: skip
 
 
 class Captured:

@@ -118,7 +118,7 @@ def test_refusals_name_the_reason_and_leave_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_cut_of_a_picture_is_a_typed_error(decoded: Decode, tmp_path: Path) -> None:
+def test_every_cut_of_an_image_is_a_typed_error(decoded: Decode, tmp_path: Path) -> None:
     for name in ("IMG-01.jpg", "IMG-21.gif", "IMG-22.webp", "IMG-28.jpg", "IMG-07.tif", "IMG-26.avif"):
         whole = (MEDIA / name).read_bytes()
         for part in range(1, 16):
@@ -177,10 +177,10 @@ def test_every_exif_orientation_comes_upright(decoded: Decode, tmp_path: Path, o
     """Against Pillow's own rule, on a picture without any symmetry."""
     from PIL import ImageOps
 
-    picture = Image.fromarray(np.random.default_rng(1).integers(0, 255, (5, 9, 3), np.uint8))
+    image = Image.fromarray(np.random.default_rng(1).integers(0, 255, (5, 9, 3), np.uint8))
     tags = Image.Exif()
     tags[0x0112] = orientation
-    picture.save(tmp_path / "turned.png", exif=tags)
+    image.save(tmp_path / "turned.png", exif=tags)
     with Image.open(tmp_path / "turned.png") as stored:
         want = np.asarray(ImageOps.exif_transpose(stored))
     _, pixels = decoded(tmp_path / "turned.png", Modality.IMAGE)

@@ -13,8 +13,8 @@ from PIL import Image, features
 from epd.contracts.media import Modality, RawAudio, RawFrames, RawImage
 
 Decode = Callable[..., tuple[RawImage | RawFrames | RawAudio, np.ndarray]]
-PICTURES = "testsrc=s=64x48:r=10:d=2"
-SOUND = "sine=440:r=48000:d=1"
+IMAGES = "testsrc=s=64x48:r=10:d=2"
+AUDIO = "sine=440:r=48000:d=1"
 
 
 def make(path: Path, *arguments: str) -> Path:
@@ -40,27 +40,27 @@ def test_video_containers(decoded: Decode, tmp_path: Path, ending: str, codec: s
     rate = "25" if ending == "mpg" else "10"
     source = make(
         tmp_path / f"a.{ending}",
-        *("-f", "lavfi", "-i", PICTURES, "-f", "lavfi", "-i", SOUND, "-r", rate),
+        *("-f", "lavfi", "-i", IMAGES, "-f", "lavfi", "-i", AUDIO, "-r", rate),
         *("-c:v", codec, "-pix_fmt", "yuv420p"),
     )
     raw, frames = decoded(source, Modality.VIDEO)
     assert isinstance(raw, RawFrames)
     assert frames.shape == (4, 48, 64, 3)
     assert raw.duration == pytest.approx(2.0, abs=0.15)
-    sound, _ = decoded(source, Modality.AUDIO)
-    assert isinstance(sound, RawAudio)
-    assert sound.samples == pytest.approx(16_000, abs=1_600)
+    audio, _ = decoded(source, Modality.AUDIO)
+    assert isinstance(audio, RawAudio)
+    assert audio.samples == pytest.approx(16_000, abs=1_600)
 
 
 @pytest.mark.parametrize(
     "ending", ["wav", "mp3", "flac", "ogg", "opus", "m4a", "aac", "aiff", "caf", "au", "wv"]
 )
-def test_sound_files(decoded: Decode, tmp_path: Path, ending: str) -> None:
-    source = make(tmp_path / f"a.{ending}", "-f", "lavfi", "-i", SOUND)
-    raw, sound = decoded(source, Modality.AUDIO)
+def test_audio_files(decoded: Decode, tmp_path: Path, ending: str) -> None:
+    source = make(tmp_path / f"a.{ending}", "-f", "lavfi", "-i", AUDIO)
+    raw, audio = decoded(source, Modality.AUDIO)
     assert isinstance(raw, RawAudio)
     assert raw.samples == pytest.approx(16_000, abs=1_100)
-    middle = sound[4_000:12_000]
+    middle = audio[4_000:12_000]
     assert np.abs(np.fft.rfft(middle)).argmax() * 2 == 440
 
 
@@ -68,8 +68,8 @@ def test_sound_files(decoded: Decode, tmp_path: Path, ending: str) -> None:
 def test_image_files(decoded: Decode, tmp_path: Path, name: str) -> None:
     if name == "AVIF" and not features.check("avif"):
         pytest.skip("this Pillow was built without AVIF")
-    picture = Image.new("RGB", (50, 30), (200, 100, 50))
-    picture.save(tmp_path / "media", name)
+    image = Image.new("RGB", (50, 30), (200, 100, 50))
+    image.save(tmp_path / "media", name)
     raw, pixels = decoded(tmp_path / "media", Modality.IMAGE)
     assert isinstance(raw, RawImage)
     assert pixels.shape == (30, 50, 3)

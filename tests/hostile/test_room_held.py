@@ -81,7 +81,7 @@ def test_without_room_nothing_is_written(tmp_path: Path, name: str) -> None:
     assert not out.exists()
 
 
-def test_a_picture_and_a_clip_hold_no_more_than_they_take(tmp_path: Path) -> None:
+def test_an_image_and_a_clip_hold_no_more_than_they_take(tmp_path: Path) -> None:
     for name in ("IMG-01.jpg", "VID-01.mp4"):
         holder = Holder(lambda: 0)
         assert run(name, tmp_path / "blob", holder) == max(holder.held)

@@ -134,10 +134,10 @@ class EncodeLine:
         assert card is not None
         return card
 
-    def messages(self, count: int, *, sounds: int = 0, seconds: float = 60.0) -> list[EncodeMessage]:
+    def messages(self, count: int, *, audios: int = 0, seconds: float = 60.0) -> list[EncodeMessage]:
         """A job of so many pictures and sounds, each with its blob and its claimed flight."""
         now, job_id = time.time(), uuid.uuid4().hex
-        kinds = [Modality.IMAGE] * count + [Modality.AUDIO] * sounds
+        kinds = [Modality.IMAGE] * count + [Modality.AUDIO] * audios
         items = tuple(
             Item(index=index, modality=kind, source=Source(url=f"http://h/{index}"))
             for index, kind in enumerate(kinds)

@@ -64,13 +64,13 @@ def png(colour: tuple[int, int, int], size: tuple[int, int] = (8, 6)) -> bytes:
     return file.getvalue()
 
 
-def make_video(path: Path, *, sound: bool, hue: int = 0) -> bytes:
+def make_video(path: Path, *, audio: bool, hue: int = 0) -> bytes:
     """One second of test picture, with a tone or silent."""
     from workers.decode.ffmpeg import ffmpeg_binary
 
-    tone = ["-f", "lavfi", "-i", "sine=frequency=440:duration=1"] if sound else []
-    picture = ["-f", "lavfi", "-i", f"testsrc=size=64x48:rate=8:duration=1,hue=h={hue}"]
-    command = [str(ffmpeg_binary()), "-nostdin", "-y", *picture, *tone, "-c:v", "mpeg4", str(path)]
+    tone = ["-f", "lavfi", "-i", "sine=frequency=440:duration=1"] if audio else []
+    image = ["-f", "lavfi", "-i", f"testsrc=size=64x48:rate=8:duration=1,hue=h={hue}"]
+    command = [str(ffmpeg_binary()), "-nostdin", "-y", *image, *tone, "-c:v", "mpeg4", str(path)]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     return path.read_bytes()
 

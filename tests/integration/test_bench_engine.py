@@ -39,14 +39,14 @@ def test_the_noted_batches_hold_every_item_once(tmp_path: Path) -> None:
     runner = NotingRunner()
     rig = EngineRig(load_random(TINY, tmp_path), tmp_path, max_items=4, runner=runner)
     try:
-        slots = [rig.picture(tmp_path / f"p{i}", 30, 40) for i in range(10)]
+        slots = [rig.image(tmp_path / f"p{i}", 30, 40) for i in range(10)]
         assert rig.together(slots) > 0
-        sizes = [len(one.tensors["pictures"]) for one in runner.inputs]
+        sizes = [len(one.tensors["images"]) for one in runner.inputs]
         assert sum(sizes) == 10
         assert max(sizes) <= 4
         runner.inputs.clear()
         rig.one_by_one(slots)
-        assert [len(one.tensors["pictures"]) for one in runner.inputs] == [1] * 10
+        assert [len(one.tensors["images"]) for one in runner.inputs] == [1] * 10
     finally:
         rig.close()
     assert not list((tmp_path / "embeddings").iterdir())
@@ -56,7 +56,7 @@ def test_the_noted_batches_hold_every_item_once(tmp_path: Path) -> None:
 def test_an_item_that_fails_ends_the_measurement(tmp_path: Path) -> None:
     rig = EngineRig(load_random(TINY, tmp_path), tmp_path, max_items=4, runner=NotingRunner())
     try:
-        slot = rig.picture(tmp_path / "gone", 30, 40)
+        slot = rig.image(tmp_path / "gone", 30, 40)
         slot.path.unlink()
         with pytest.raises(EncodeFailed, match="own items failed"):
             rig.together([slot])

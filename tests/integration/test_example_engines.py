@@ -58,10 +58,10 @@ def test_no_two_prompts_have_the_same_answer(proofs: dict[str, Proof]) -> None:
     assert len(set(answers)) == len(answers)
 
 
-def test_what_is_said_in_the_sound_and_in_the_video_is_heard(proofs: dict[str, Proof]) -> None:
+def test_what_is_said_in_the_audio_and_in_the_video_is_heard(proofs: dict[str, Proof]) -> None:
     for proof in proofs.values():
-        for sound in proof.case.sounds:
-            assert word_error_rate(reference_texts()[sound.name], proof.texts[-1]) < 0.05
+        for audio in proof.case.audios:
+            assert word_error_rate(reference_texts()[audio.name], proof.texts[-1]) < 0.05
 
 
 def test_decode_reaches_epd_and_nothing_else() -> None:

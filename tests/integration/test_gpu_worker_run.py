@@ -52,7 +52,7 @@ def event_stream(line: EncodeLine) -> Iterator[IO[str]]:
 
 def test_forty_messages_complete_in_batches(line: EncodeLine) -> None:
     before = line.counters()
-    messages = line.messages(40, sounds=2)
+    messages = line.messages(40, audios=2)
     line.publish(messages)
     view = line.wait_done(messages[0].job_id)
     assert len(view.parts) == 42

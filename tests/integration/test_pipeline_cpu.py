@@ -57,20 +57,20 @@ def _empty_encode_queue(line: Line) -> Iterator[None]:
 
 def test_a_chunk_of_all_kinds(line: Line, site: Site, tmp_path: Path) -> None:
     site.pages["/red.png"] = png((255, 0, 0))
-    site.pages["/loud.mp4"] = make_video(tmp_path / "loud.mp4", sound=True)
+    site.pages["/loud.mp4"] = make_video(tmp_path / "loud.mp4", audio=True)
     job = line.submit(
         (IMAGE, site.url + "/red.png"), (VIDEO, site.url + "/loud.mp4"), (IMAGE, site.url + "/no")
     )
     messages = {(m.item.index, m.wanted.track): m for m in line.wait_encodes(job, 3)}
-    image, frames, sound = messages[0, IMAGE], messages[1, VIDEO], messages[1, Modality.AUDIO]
+    image, frames, audio = messages[0, IMAGE], messages[1, VIDEO], messages[1, Modality.AUDIO]
     assert isinstance(image.raw, RawImage)
     assert (line.raw(image).reshape(6, 8, 3) == (255, 0, 0)).all()
     assert isinstance(frames.raw, RawFrames)
     assert line.raw(frames).size == frames.raw.frames * 48 * 64 * 3
     assert frames.audio is not None
     assert frames.audio.present
-    assert isinstance(sound.raw, RawAudio)
-    assert np.abs(line.raw(sound).view(np.float32)).max() > 0.05
+    assert isinstance(audio.raw, RawAudio)
+    assert np.abs(line.raw(audio).view(np.float32)).max() > 0.05
     parts = line.view(job).parts
     assert set(parts) == {"0.image", "1.video", "1.audio", "2.image"}
     assert parts["2.image"].state is State.FAILED

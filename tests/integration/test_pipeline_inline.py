@@ -63,7 +63,7 @@ class Ender(threading.Thread):
                     self._ended.add(job)
 
 
-def picture(number: int) -> str:
+def image(number: int) -> str:
     """A PNG of noise, about 300 kB, that no other number gives; base64."""
     pixels = np.random.default_rng(number).integers(0, 256, (320, 320, 3), dtype=np.uint8)
     file = io.BytesIO()
@@ -73,7 +73,7 @@ def picture(number: int) -> str:
 
 def posted(client: TestClient, number: int) -> str:
     """The job of one picture; no room is tried again, as ``Retry-After`` asks for."""
-    body = {"items": [{"type": "image", "data": picture(number)}], "wait": 0, "deadline": 120}
+    body = {"items": [{"type": "image", "data": image(number)}], "wait": 0, "deadline": 120}
     give_up = time.monotonic() + 30
     while True:
         answer = client.post("/v1/encode", json=body)
@@ -84,7 +84,7 @@ def posted(client: TestClient, number: int) -> str:
         time.sleep(0.1)
 
 
-def test_inline_pictures_leave_the_directory_with_their_jobs(line: Line, tmp_path: Path) -> None:
+def test_inline_images_leave_the_directory_with_their_jobs(line: Line, tmp_path: Path) -> None:
     settings = line.settings.model_copy(update={"blob_bytes": LIMIT})
 
     def publish(messages: Sequence[FetchMessage]) -> None:

@@ -49,7 +49,7 @@ def main() -> int:
 def _measured(name: str, asked: argparse.Namespace) -> ParityFigures:
     with tempfile.TemporaryDirectory(prefix="epd-parity-") as folder:
         started = time.perf_counter()
-        figures = measure(SUBJECTS[name](Path(folder)), sizes=asked.sizes, pictures=asked.pictures)
+        figures = measure(SUBJECTS[name](Path(folder)), sizes=asked.sizes, images=asked.images)
         print(f"{name}: {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True)
         return figures
 

@@ -13,10 +13,10 @@ from tests.parity.preprocess_figures import (
     SizeFigures,
     mel_difference,
     pixel_figures,
-    shown_pictures,
+    shown_images,
     size_figures,
 )
-from tests.parity.published import Published, PublishedPictures, PublishedSounds, encode, load_ours
+from tests.parity.published import Published, PublishedAudios, PublishedImages, encode, load_ours
 from tests.parity.row_figures import (
     BucketFigures,
     bucket_figures,
@@ -98,13 +98,13 @@ class Comparison:
 
     def pixels(self, number: int) -> PixelFigures | None:
         """The example photos and so many random pictures, where the family takes pictures."""
-        if not isinstance(self.published, PublishedPictures):
+        if not isinstance(self.published, PublishedImages):
             return None
-        return pixel_figures(self.published, self.ours, shown_pictures(number))
+        return pixel_figures(self.published, self.ours, shown_images(number))
 
     def mel_difference(self) -> float | None:
         """Log-mel of every sound, where the family takes sound."""
-        if not isinstance(self.published, PublishedSounds):
+        if not isinstance(self.published, PublishedAudios):
             return None
         return mel_difference(self.published, self.ours)
 
@@ -143,7 +143,7 @@ def near_enough(pixels: PixelFigures, bars: Bars = BARS) -> bool:
     return pixels.within_one >= bars.pixels_within_one and pixels.most <= bars.pixels_most
 
 
-def measure(published: Published, *, sizes: int, pictures: int) -> ParityFigures:
+def measure(published: Published, *, sizes: int, images: int) -> ParityFigures:
     """Every figure; ``sizes`` random ones of each kind of media, ``pictures`` whose pixels are compared."""
     both = Comparison(published)
     return ParityFigures(
@@ -154,6 +154,6 @@ def measure(published: Published, *, sizes: int, pictures: int) -> ParityFigures
         bucket_fp32=bucket_figures(published, both.ours),
         bucket_bf16=bucket_figures(published, both.half),
         sizes=both.sizes(sizes),
-        pixels=both.pixels(pictures),
+        pixels=both.pixels(images),
         mel_difference=both.mel_difference(),
     )

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from tests.parity.published import Item
-from tests.unit.tiny_checkpoints import random_picture, raw_image
+from tests.unit.tiny_checkpoints import random_image, raw_image
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "media"
@@ -21,17 +21,17 @@ PHOTOS = ("astronaut.jpg", "cat.jpg", "coffee.jpg", "rocket.jpg")
 
 
 def image_item(height: int, width: int) -> Item:
-    return raw_image(height, width), random_picture(height, width, seed=height * width)
+    return raw_image(height, width), random_image(height, width, seed=height * width)
 
 
 def photo_item(name: str) -> Item:
-    picture = torch.from_numpy(np.array(Image.open(EXAMPLES / name).convert("RGB")))
-    return raw_image(picture.shape[0], picture.shape[1]), picture
+    image = torch.from_numpy(np.array(Image.open(EXAMPLES / name).convert("RGB")))
+    return raw_image(image.shape[0], image.shape[1]), image
 
 
-def processed(processor: Any, pictures: list[Tensor], **options: object) -> Any:
+def processed(processor: Any, images: list[Tensor], **options: object) -> Any:
     """What a published image processor makes of pictures that are decoded already."""
-    arrays = [picture.numpy() for picture in pictures]
+    arrays = [image.numpy() for image in images]
     return processor(arrays, input_data_format="channels_last", return_tensors="pt", **options)
 
 
@@ -46,7 +46,7 @@ def random_sizes(
         yield height, chooser.randint(max(1, -(-height // 200)), min(long, 200 * height))
 
 
-def picture_company(longest: int, seed: int = 8) -> tuple[Item, list[list[Item]]]:
+def image_company(longest: int, seed: int = 8) -> tuple[Item, list[list[Item]]]:
     """A picture, and one to three others at a time, of other sizes and contents in each batch."""
     chooser = random.Random(seed)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from epd.contracts.errors import EmptyMedia, MediaTooLarge
 from gpu_worker.encoders.base import Encoder
 from tests.parity.media import EXAMPLES, image_item, photo_item, random_sizes
-from tests.parity.published import Count, Item, Published, PublishedPictures, PublishedSounds
+from tests.parity.published import Count, Item, Published, PublishedAudios, PublishedImages
 from tests.parity.row_figures import highest
 from tests.unit.tiny_checkpoints import NO_OPTIONS
 
@@ -38,7 +38,7 @@ def size_figures(published: Published, encoder: Encoder, number: int) -> SizeFig
     return SizeFigures(tried=len(counts), mismatches=len(wrong), first=str(wrong[0]) if wrong else "")
 
 
-def pixel_figures(published: PublishedPictures, encoder: Encoder, items: Iterable[Item]) -> PixelFigures:
+def pixel_figures(published: PublishedImages, encoder: Encoder, items: Iterable[Item]) -> PixelFigures:
     """Values of pictures, both sides brought back to levels."""
     values, near, most = 0, 0, [0.0]
     for item in items:
@@ -50,7 +50,7 @@ def pixel_figures(published: PublishedPictures, encoder: Encoder, items: Iterabl
     return PixelFigures(values=values, within_one=near / values, most=highest(most))
 
 
-def mel_difference(published: PublishedSounds, encoder: Encoder) -> float:
+def mel_difference(published: PublishedAudios, encoder: Encoder) -> float:
     """The largest absolute difference of any value of any sound, by its first window."""
     worst = [0.0]
     for item in published.items():
@@ -60,7 +60,7 @@ def mel_difference(published: PublishedSounds, encoder: Encoder) -> float:
     return highest(worst)
 
 
-def shown_pictures(number: int) -> list[Item]:
+def shown_images(number: int) -> list[Item]:
     """The example photos, and random pictures of so many random sizes up to 1500."""
     sizes = random_sizes(number, seed=17, longs=(60, 300, 700, 1500))
     photos = [photo_item(path.name) for path in sorted(EXAMPLES.glob("*.jpg"))]

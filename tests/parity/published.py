@@ -55,7 +55,7 @@ class Published(Protocol):
 
 
 @runtime_checkable
-class PublishedPictures(Published, Protocol):
+class PublishedImages(Published, Protocol):
     """The side of a family that takes pictures."""
 
     def pixels(self, item: Item) -> Tensor:
@@ -72,7 +72,7 @@ class PublishedPictures(Published, Protocol):
 
 
 @runtime_checkable
-class PublishedSounds(Published, Protocol):
+class PublishedAudios(Published, Protocol):
     """The side of a family that takes sound."""
 
     def mel(self, item: Item) -> Tensor:

@@ -25,9 +25,9 @@ from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize 
 from epd.contracts.media import RawFrames
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.encoders.qwen.encoder import QwenEncoder
-from tests.parity.media import image_item, picture_company, processed, random_sizes
+from tests.parity.media import image_company, image_item, processed, random_sizes
 from tests.parity.published import Count, Item, make_felt
-from tests.unit.tiny_checkpoints import NO_OPTIONS, random_picture, raw_frames, raw_image
+from tests.unit.tiny_checkpoints import NO_OPTIONS, random_image, raw_frames, raw_image
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 
@@ -122,14 +122,14 @@ class PublishedQwen:
 
     def video(self, frames: int, height: int, width: int) -> Item:
         """Random frames, two a second."""
-        return raw_frames(frames, height, width, fps=2.0), random_picture(
+        return raw_frames(frames, height, width, fps=2.0), random_image(
             height, width, frames=frames, seed=frames
         )
 
     def company(self) -> tuple[Item, list[list[Item]]]:
         """A picture among pictures, and beside a video."""
-        picture, crowds = picture_company(240)
-        return picture, [*crowds, [self.video(3, 60, 90), image_item(100, 130)]]
+        image, crowds = image_company(240)
+        return image, [*crowds, [self.video(3, 60, 90), image_item(100, 130)]]
 
     def counts(self, number: int) -> Iterator[Count]:
         """Pictures and videos."""
@@ -205,9 +205,9 @@ def video_patches(processor: Any, frames: Tensor, size: tuple[int, int]) -> tupl
     shown = [Image.fromarray(frame.numpy()).resize(size[::-1], Image.Resampling.BICUBIC) for frame in frames]
     if len(shown) % 2:
         shown.append(shown[-1])
-    pictures = [torch.from_numpy(np.array(picture)) for picture in shown]
-    one = processed(processor, pictures, do_resize=False)
-    values = one.pixel_values.view(len(pictures), -1, 3, 2, processor.patch_size**2)
+    images = [torch.from_numpy(np.array(image)) for image in shown]
+    one = processed(processor, images, do_resize=False)
+    values = one.pixel_values.view(len(images), -1, 3, 2, processor.patch_size**2)
     pairs = torch.stack([values[0::2, :, :, 0], values[1::2, :, :, 1]], dim=3)
     _, rows, columns = one.image_grid_thw[0].tolist()
-    return pairs.flatten(0, 1).flatten(1), torch.tensor([[len(pictures) // 2, rows, columns]])
+    return pairs.flatten(0, 1).flatten(1), torch.tensor([[len(images) // 2, rows, columns]])

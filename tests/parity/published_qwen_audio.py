@@ -73,7 +73,7 @@ class PublishedQwen2Audio(PublishedSpeech):
 
     def count(self, extractor: Any, samples: int) -> Count:
         """The processor's own way from a sound to placeholders."""
-        extractor.fetch_audio = lambda sound: sound
+        extractor.fetch_audio = lambda audio: audio
         stand_in = processor_of(extractor)
         silence = np.zeros(samples, np.float32)
         made, _ = Qwen2AudioProcessor._process_audio(stand_in, [silence], sampling_rate=16000)
@@ -113,8 +113,8 @@ class PublishedOmni(PublishedSpeech):
     def items(self) -> list[Item]:
         """Speech around the ends of chunks and past 30 s, silence and noise."""
         lengths = (321, 32000, 32001, 160 * 361, 200003, 500001, self.extractor.n_samples)
-        sounds = [*map(real_speech, lengths), np.zeros(50000, np.float32), noise(100001)]
-        return [item(sound) for sound in sounds]
+        audios = [*map(real_speech, lengths), np.zeros(50000, np.float32), noise(100001)]
+        return [item(audio) for audio in audios]
 
     def count(self, extractor: Any, samples: int) -> Count:
         """The processor's own way from a sound to placeholders."""

@@ -44,17 +44,17 @@ class PublishedSpeech(ABC):
     def count(self, extractor: Any, samples: int) -> Count:
         """By the published processor with this extractor."""
 
-    def inputs(self, sound: Tensor, **settings: Any) -> dict[str, Tensor]:
+    def inputs(self, audio: Tensor, **settings: Any) -> dict[str, Tensor]:
         """As the published processors ask for them: padded to the extractor's length, with a mask."""
         made = self.extractor(
-            sound.numpy(), sampling_rate=16000, return_attention_mask=True, return_tensors="pt", **settings
+            audio.numpy(), sampling_rate=16000, return_attention_mask=True, return_tensors="pt", **settings
         )
         return {"input_features": made["input_features"], "feature_attention_mask": made["attention_mask"]}
 
     def items(self) -> list[Item]:
         """Speech of odd lengths, silence and noise."""
         spoken = [real_speech(samples) for samples in (321, 16001, 160 * 361, 200003, WINDOW)]
-        return [item(sound) for sound in (*spoken, np.zeros(50000, np.float32), noise(100001))]
+        return [item(audio) for audio in (*spoken, np.zeros(50000, np.float32), noise(100001))]
 
     def company(self) -> tuple[Item, list[list[Item]]]:
         """Noise beside two other sounds: each pair of lengths twice, with other contents the second time."""
@@ -106,8 +106,8 @@ class PublishedHearer(PublishedWhisper):
 
     def items(self) -> list[Item]:
         """Speech, a window and a bit, silence and noise."""
-        sounds = [real_speech(200003), real_speech(WINDOW + 77777), np.zeros(4000, np.float32), noise(100001)]
-        return [item(sound) for sound in sounds]
+        audios = [real_speech(200003), real_speech(WINDOW + 77777), np.zeros(4000, np.float32), noise(100001)]
+        return [item(audio) for audio in audios]
 
     def company(self) -> tuple[Item, list[list[Item]]]:
         """Speech beside one other window."""

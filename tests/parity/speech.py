@@ -35,14 +35,14 @@ def noise(samples: int) -> np.ndarray:
     return (np.random.default_rng(3).standard_normal(samples) * 0.3).astype(np.float32)
 
 
-def item(sound: np.ndarray) -> tuple[RawAudio, Tensor]:
-    return raw_audio(len(sound)), torch.from_numpy(sound)
+def item(audio: np.ndarray) -> tuple[RawAudio, Tensor]:
+    return raw_audio(len(audio)), torch.from_numpy(audio)
 
 
-def features(encoder: Encoder, sounds: list[np.ndarray]) -> Tensor:
+def features(encoder: Encoder, audios: list[np.ndarray]) -> Tensor:
     """The encoder's own features of these sounds in one batch."""
-    plans = [encoder.plan(raw_audio(len(sound)), NO_OPTIONS) for sound in sounds]
-    return encoder.preprocess([torch.from_numpy(sound) for sound in sounds], plans).tensors["mel"]
+    plans = [encoder.plan(raw_audio(len(audio)), NO_OPTIONS) for audio in audios]
+    return encoder.preprocess([torch.from_numpy(audio) for audio in audios], plans).tensors["mel"]
 
 
 def agree_on_count(encoder: Encoder, count: Count) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from demo.weights.ensure import ensure_weights
 from tests.parity.media import ROOT
 from tests.parity.published import Published
-from tests.parity.published_pictures import real_dinov2, small_tower
+from tests.parity.published_images import real_dinov2, small_tower
 from tests.parity.published_qwen import FAMILIES, PublishedQwen
 from tests.parity.published_qwen_audio import PublishedOmni, PublishedQwen2Audio
 from tests.parity.published_speech import real_whisper, small_whisper

@@ -13,7 +13,7 @@ from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPi
 
 from tests.parity.media import image_item
 from tests.parity.published import encode, load_ours
-from tests.parity.published_pictures import DINOV2, SIZES, PublishedTower, bit_processor, saved, small_tower
+from tests.parity.published_images import DINOV2, SIZES, PublishedTower, bit_processor, saved, small_tower
 from tests.parity.row_figures import relative_error
 from tests.unit.tiny_checkpoints import NO_OPTIONS, raw_image
 

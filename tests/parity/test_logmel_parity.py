@@ -26,20 +26,20 @@ from workers.limits import DecodeLimits
 
 MEDIA = ROOT / "tests" / "hostile" / "media"
 CPU = torch.device("cpu")
-Sound = NDArray[np.float32]
+Audio = NDArray[np.float32]
 
 #: Lengths that end anywhere in a hop, always the same ones.
 RANDOM_LENGTHS = tuple(int(n) for n in np.random.default_rng(21).integers(1, WINDOW, 24))
 
 
-def ours(sound: Sound, bins: int) -> Tensor:
+def ours(audio: Audio, bins: int) -> Tensor:
     rule = MelRule(bins=bins)
-    return log_mel(stack_windows([torch.from_numpy(sound)], rule, CPU), rule)
+    return log_mel(stack_windows([torch.from_numpy(audio)], rule, CPU), rule)
 
 
-def published(sound: Sound, bins: int) -> Tensor:
+def published(audio: Audio, bins: int) -> Tensor:
     """The extractor's features of each window of 30 s: float32 [windows, bins, 3000]."""
-    cuts = [sound[start : start + WINDOW] for start in range(0, len(sound), WINDOW)]
+    cuts = [audio[start : start + WINDOW] for start in range(0, len(audio), WINDOW)]
     return WhisperFeatureExtractor(feature_size=bins)(
         cuts, sampling_rate=16000, return_tensors="pt"
     ).input_features
@@ -48,8 +48,8 @@ def published(sound: Sound, bins: int) -> Tensor:
 @pytest.mark.parametrize("bins", [80, 128])
 @pytest.mark.parametrize("samples", [*ODD_LENGTHS, *RANDOM_LENGTHS, WINDOW, WINDOW + 1, 2 * WINDOW + 77777])
 def test_windows_of_speech(samples: int, bins: int) -> None:
-    sound = real_speech(samples)
-    got, wanted = ours(sound, bins), published(sound, bins)
+    audio = real_speech(samples)
+    got, wanted = ours(audio, bins), published(audio, bins)
     assert got.shape == wanted.shape == (-(-samples // WINDOW), bins, 3000)
     assert float((got - wanted).abs().max()) <= 1e-4
 
@@ -57,22 +57,22 @@ def test_windows_of_speech(samples: int, bins: int) -> None:
 @pytest.mark.parametrize("bins", [80, 128])
 def test_the_extractor_without_torch_agrees_too(bins: int) -> None:
     """Its numpy half computes in float64."""
-    sound = np.zeros((1, WINDOW), np.float32)
-    sound[0, :200003] = real_speech(200003)
-    wanted = WhisperFeatureExtractor(feature_size=bins)._np_extract_fbank_features(sound, "cpu")
-    assert float((ours(sound[0], bins) - torch.from_numpy(wanted)).abs().max()) <= 1e-4
+    audio = np.zeros((1, WINDOW), np.float32)
+    audio[0, :200003] = real_speech(200003)
+    wanted = WhisperFeatureExtractor(feature_size=bins)._np_extract_fbank_features(audio, "cpu")
+    assert float((ours(audio[0], bins) - torch.from_numpy(wanted)).abs().max()) <= 1e-4
 
 
 def test_chunks_of_speech_in_one_batch() -> None:
     """One floor a sound and no seam between chunks, up to the extractor's whole 300 s."""
     extractor = WhisperFeatureExtractor(feature_size=128, chunk_length=300)
-    sounds = [real_speech(samples) for samples in (*RANDOM_LENGTHS[:4], 4_799_841, 4_800_000)]
+    audios = [real_speech(samples) for samples in (*RANDOM_LENGTHS[:4], 4_799_841, 4_800_000)]
     chunks = chunked_log_mel(
-        [torch.from_numpy(sound) for sound in sounds], MelRule(bins=128, window=4_800_000), 200
+        [torch.from_numpy(audio) for audio in audios], MelRule(bins=128, window=4_800_000), 200
     )
-    for sound in sounds:
-        frames = -(-len(sound) // 160)
-        wanted = extractor(sound, sampling_rate=16000, return_tensors="pt").input_features[0, :, :frames]
+    for audio in audios:
+        frames = -(-len(audio) // 160)
+        wanted = extractor(audio, sampling_rate=16000, return_tensors="pt").input_features[0, :, :frames]
         got, chunks = chunks[: -(-frames // 200)], chunks[-(-frames // 200) :]
         assert float((got.transpose(0, 1).flatten(1)[:, :frames] - wanted).abs().max()) <= 1e-4
     assert len(chunks) == 0
@@ -85,10 +85,10 @@ def encoders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Encoder]:
 
 
 @pytest.fixture
-def decoded(tmp_path: Path) -> Callable[[str], Sound]:
+def decoded(tmp_path: Path) -> Callable[[str], Audio]:
     """A case file as the decode worker hands it on."""
 
-    def run(name: str) -> Sound:
+    def run(name: str) -> Audio:
         raw = decode(
             MEDIA / name,
             modality=Modality.AUDIO,
@@ -103,20 +103,20 @@ def decoded(tmp_path: Path) -> Callable[[str], Sound]:
     return run
 
 
-def test_no_samples_reach_no_encoder(decoded: Callable[[str], Sound]) -> None:
+def test_no_samples_reach_no_encoder(decoded: Callable[[str], Audio]) -> None:
     """AUD-10: refused where it is decoded."""
     with pytest.raises(EmptyMedia):
         decoded("AUD-10.wav")
 
 
-def test_ten_samples(decoded: Callable[[str], Sound], encoders: dict[str, Encoder]) -> None:
+def test_ten_samples(decoded: Callable[[str], Audio], encoders: dict[str, Encoder]) -> None:
     """AUD-11: Whisper takes them padded, with one valid frame; the others say what they need at the least."""
-    sound = decoded("AUD-11.wav")
-    assert len(sound) == 10
+    audio = decoded("AUD-11.wav")
+    assert len(audio) == 10
     assert encoders["whisper"].plan(raw_audio(10), NO_OPTIONS).facts.audio_feature_lengths == (1,)
-    got = features(encoders["whisper"], [sound])
+    got = features(encoders["whisper"], [audio])
     assert got.shape == (1, 80, 3000)
-    assert float((got - published(sound, 80)).abs().max()) <= 1e-4
+    assert float((got - published(audio, 80)).abs().max()) <= 1e-4
     for family in ("qwen2_audio", "qwen2_5_omni_audio"):
         with pytest.raises(EmptyMedia, match="10 samples"):
             encoders[family].plan(raw_audio(10), NO_OPTIONS)
@@ -131,29 +131,29 @@ def test_ten_samples(decoded: Callable[[str], Sound], encoders: dict[str, Encode
     ],
 )
 def test_nothing_behind_thirty_seconds_is_lost(
-    decoded: Callable[[str], Sound],
+    decoded: Callable[[str], Audio],
     encoders: dict[str, Encoder],
     family: str,
     tokens: int,
     lengths: tuple[int, ...],
 ) -> None:
     """AUD-12: 31 s; a beep in the last second changes the rows of that second, and no other window."""
-    sound = decoded("AUD-12.ogg")
-    plan = encoders[family].plan(raw_audio(len(sound)), NO_OPTIONS)
+    audio = decoded("AUD-12.ogg")
+    plan = encoders[family].plan(raw_audio(len(audio)), NO_OPTIONS)
     assert (plan.tokens, plan.facts.audio_feature_lengths) == (tokens, lengths)
-    hushed = sound.copy()
+    hushed = audio.copy()
     hushed[WINDOW:] = 0
-    rows, without = encode(encoders[family], [item(sound), item(hushed)])
+    rows, without = encode(encoders[family], [item(audio), item(hushed)])
     first = 1500 if family == "whisper" else 750
     assert not torch.allclose(rows[first:], without[first:], atol=1e-2)
     if len(lengths) > 1:  # with one floor for the whole sound, the loudest part moves all of it a little
         assert torch.allclose(rows[:first], without[:first], atol=1e-5)
 
 
-def unpadded_frames(sound: Sound) -> int:
+def unpadded_frames(audio: Audio) -> int:
     """Frames of the extractor's features, and of its mask, when it is told not to pad."""
     bare = WhisperFeatureExtractor(feature_size=128)(
-        sound, sampling_rate=16000, return_attention_mask=True, return_tensors="pt", padding="do_not_pad"
+        audio, sampling_rate=16000, return_attention_mask=True, return_tensors="pt", padding="do_not_pad"
     )
     assert int(bare.attention_mask.sum()) == bare.input_features.shape[2]
     return int(bare.input_features.shape[2])
@@ -161,7 +161,7 @@ def unpadded_frames(sound: Sound) -> int:
 
 @pytest.mark.parametrize(("name", "samples"), [("AUD-13a", 799), ("AUD-13b", 800), ("AUD-13c", 801)])
 def test_valid_frames_are_those_that_the_engines_count(
-    decoded: Callable[[str], Sound], encoders: dict[str, Encoder], name: str, samples: int
+    decoded: Callable[[str], Audio], encoders: dict[str, Encoder], name: str, samples: int
 ) -> None:
     """AUD-13: every reported frame is in the features, and the count is the padded extractor's mask.
 
@@ -169,17 +169,17 @@ def test_valid_frames_are_those_that_the_engines_count(
     Features here are always padded, so a begun hop has its frame, and there is sound in it; engines count
     rows from this very mask.
     """
-    sound = decoded(f"{name}.wav")
-    assert len(sound) == samples
+    audio = decoded(f"{name}.wav")
+    assert len(audio) == samples
     made = WhisperFeatureExtractor(feature_size=128)(
-        sound, sampling_rate=16000, return_attention_mask=True, return_tensors="pt"
+        audio, sampling_rate=16000, return_attention_mask=True, return_tensors="pt"
     )
     frames = int(made.attention_mask.sum())
-    assert (frames, unpadded_frames(sound)) == (-(-samples // 160), samples // 160)
+    assert (frames, unpadded_frames(audio)) == (-(-samples // 160), samples // 160)
     last = made.input_features[0, :, frames - 1]
     assert float(last.max()) > float(made.input_features.min()) + 0.1
     for family, encoder in encoders.items():
         assert encoder.plan(raw_audio(samples), NO_OPTIONS).facts.audio_feature_lengths == (frames,)
-        got = features(encoder, [sound])[0, :, :frames]
-        wanted = published(sound, 80 if family == "whisper" else 128)[0, :, :frames]
+        got = features(encoder, [audio])[0, :, :frames]
+        wanted = published(audio, 80 if family == "whisper" else 128)[0, :, :frames]
         assert float((got - wanted).abs().max()) <= 1e-4

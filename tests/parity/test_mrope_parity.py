@@ -120,17 +120,17 @@ def test_the_small_model_has_the_published_tokens_per_second(family: tuple[str, 
     assert getattr(model.config.vision_config, "tokens_per_second", None) == TOKENS_PER_SECOND.get(name)
 
 
-def test_sound_and_items_without_placeholders_turn_nothing() -> None:
-    sound = known_item(Modality.AUDIO, (1, 2, 8)).model_copy(update={"grid_thw": None})
-    picture = known_item(Modality.IMAGE, (1, 4, 4))
+def test_audio_and_items_without_placeholders_turn_nothing() -> None:
+    audio = known_item(Modality.AUDIO, (1, 2, 8)).model_copy(update={"grid_thw": None})
+    image = known_item(Modality.IMAGE, (1, 4, 4))
     placed = [Placed(offset=0, length=4), Placed(offset=9, length=4), Placed(offset=9, length=0)]
-    assert position_delta(placed, [sound, picture, picture], prompt_tokens=20) == -2
+    assert position_delta(placed, [audio, image, image], prompt_tokens=20) == -2
 
 
 def test_a_grid_that_does_not_fit_its_placeholders_is_refused() -> None:
-    picture = known_item(Modality.IMAGE, (1, 4, 4))
+    image = known_item(Modality.IMAGE, (1, 4, 4))
     with pytest.raises(InvalidRequest, match="takes 4 placeholders, not 3"):
-        position_delta([Placed(offset=0, length=3)], [picture], prompt_tokens=9)
-    bare = picture.model_copy(update={"grid_thw": None})
+        position_delta([Placed(offset=0, length=3)], [image], prompt_tokens=9)
+    bare = image.model_copy(update={"grid_thw": None})
     with pytest.raises(InvalidRequest, match="no grid"):
         position_delta([Placed(offset=0, length=4)], [bare], prompt_tokens=9)

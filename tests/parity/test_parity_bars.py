@@ -18,7 +18,7 @@ from tests.parity.subjects import SUBJECTS
 SIZES = 500
 #: The real checkpoints follow the rules of their families' small ones.
 SIZES_OF_REAL = 40
-PICTURES = 12
+IMAGES = 12
 
 
 @pytest.fixture(scope="module", params=SUBJECTS)
@@ -62,7 +62,7 @@ def test_sizes_are_the_published_ones(both: Comparison) -> None:
 
 
 def test_pixels_or_log_mel_are_the_published_ones(both: Comparison) -> None:
-    pixels, mel = both.pixels(PICTURES), both.mel_difference()
+    pixels, mel = both.pixels(IMAGES), both.mel_difference()
     assert (pixels is None) != (mel is None)
     assert pixels is None or near_enough(pixels)
     assert mel is None or mel <= BARS.mel_difference

@@ -30,21 +30,21 @@ def ours(reference: PublishedOmni) -> Encoder:
 def test_other_chunks_are_followed(tmp_path: Path, n_window: int) -> None:
     """With odd rows in a chunk, pairs of rows lie across chunks."""
     other = PublishedOmni(tmp_path, n_window=n_window)
-    sounds = [item(real_speech(20003)), item(noise(4001))]
-    for rows, sound in zip(encode(load_ours("qwen2_5_omni_audio", tmp_path), sounds), sounds, strict=True):
-        assert relative_error(rows, other.rows(sound)) <= 1e-4
+    audios = [item(real_speech(20003)), item(noise(4001))]
+    for rows, audio in zip(encode(load_ours("qwen2_5_omni_audio", tmp_path), audios), audios, strict=True):
+        assert relative_error(rows, other.rows(audio)) <= 1e-4
 
 
 def test_nothing_is_cut(ours: Encoder, reference: PublishedOmni) -> None:
     """A sound beyond the extractor's length is what the extractor gives when told not to truncate."""
-    sound = real_speech(reference.extractor.n_samples + 77760)
-    plan = ours.plan(raw_audio(len(sound)), NO_OPTIONS)
-    assert plan.facts.audio_feature_lengths == (len(sound) // 160,)
-    assert plan.tokens == len(sound) // 640
-    wanted = reference.rows(item(sound), truncation=False)
-    assert relative_error(encode(ours, [item(sound)])[0], wanted) <= 1e-4
-    odd = ours.plan(raw_audio(len(sound) + 1), NO_OPTIONS)
-    assert odd.facts.audio_feature_lengths == (len(sound) // 160 + 1,)
+    audio = real_speech(reference.extractor.n_samples + 77760)
+    plan = ours.plan(raw_audio(len(audio)), NO_OPTIONS)
+    assert plan.facts.audio_feature_lengths == (len(audio) // 160,)
+    assert plan.tokens == len(audio) // 640
+    wanted = reference.rows(item(audio), truncation=False)
+    assert relative_error(encode(ours, [item(audio)])[0], wanted) <= 1e-4
+    odd = ours.plan(raw_audio(len(audio) + 1), NO_OPTIONS)
+    assert odd.facts.audio_feature_lengths == (len(audio) // 160 + 1,)
 
 
 def test_counts_where_lengths_step(ours: Encoder, reference: PublishedOmni) -> None:
@@ -56,10 +56,10 @@ def test_counts_where_lengths_step(ours: Encoder, reference: PublishedOmni) -> N
 def test_features_are_the_extractors(ours: Encoder, reference: PublishedOmni) -> None:
     """All odd lengths in one batch: chunk by chunk as the extractor's valid frames, then zeros."""
     whole = reference.extractor.n_samples
-    sounds = [real_speech(samples) for samples in (*ODD_LENGTHS, whole - 1, whole) if samples > 320]
-    chunks = features(ours, sounds)
-    for sound in sounds:
-        wanted = reference.mel(item(sound))
+    audios = [real_speech(samples) for samples in (*ODD_LENGTHS, whole - 1, whole) if samples > 320]
+    chunks = features(ours, audios)
+    for audio in audios:
+        wanted = reference.mel(item(audio))
         frames = wanted.shape[1]
         count = -(-frames // 200)
         got = chunks[:count].transpose(0, 1).flatten(1)

@@ -30,20 +30,20 @@ def ours(reference: PublishedQwen2Audio) -> Encoder:
 def test_rows_are_what_the_language_model_is_given(
     ours: Encoder, reference: PublishedQwen2Audio, samples: int
 ) -> None:
-    sound = item(real_speech(samples))
-    got = encode(ours, [sound])[0]
+    audio = item(real_speech(samples))
+    got = encode(ours, [audio])[0]
     assert got.shape[1] == ours.card.hidden == TEXT["hidden_size"]
-    assert relative_error(got, reference.rows(sound)) <= 1e-4
+    assert relative_error(got, reference.rows(audio)) <= 1e-4
 
 
-def test_a_long_sound_is_its_windows(ours: Encoder, reference: PublishedQwen2Audio) -> None:
+def test_a_long_audio_is_its_windows(ours: Encoder, reference: PublishedQwen2Audio) -> None:
     """The published processor drops what is behind 30 s."""
-    sound = real_speech(WINDOW + 77777)
-    plan = ours.plan(raw_audio(len(sound)), NO_OPTIONS)
+    audio = real_speech(WINDOW + 77777)
+    plan = ours.plan(raw_audio(len(audio)), NO_OPTIONS)
     assert plan.facts.audio_feature_lengths == (3000, 487)
-    wanted = [reference.rows(item(part)) for part in (sound[:WINDOW], sound[WINDOW:])]
+    wanted = [reference.rows(item(part)) for part in (audio[:WINDOW], audio[WINDOW:])]
     assert plan.tokens == sum(map(len, wanted))
-    assert relative_error(encode(ours, [item(sound)])[0], torch.cat(wanted)) <= 1e-4
+    assert relative_error(encode(ours, [item(audio)])[0], torch.cat(wanted)) <= 1e-4
 
 
 def test_counts_where_lengths_step(ours: Encoder, reference: PublishedQwen2Audio) -> None:
@@ -54,6 +54,6 @@ def test_counts_where_lengths_step(ours: Encoder, reference: PublishedQwen2Audio
 
 @pytest.mark.parametrize("samples", [n for n in ODD_LENGTHS if n > 320])
 def test_features_are_the_extractors(ours: Encoder, reference: PublishedQwen2Audio, samples: int) -> None:
-    sound = real_speech(samples)
-    wanted = reference.inputs(torch.from_numpy(sound))["input_features"]
-    assert float((features(ours, [sound]) - wanted).abs().max()) <= 1e-4
+    audio = real_speech(samples)
+    wanted = reference.inputs(torch.from_numpy(audio))["input_features"]
+    assert float((features(ours, [audio]) - wanted).abs().max()) <= 1e-4

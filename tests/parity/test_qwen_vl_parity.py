@@ -31,12 +31,12 @@ def ours(reference: PublishedQwen) -> Encoder:
 def test_grids_and_pixels_are_the_processors(
     ours: Encoder, reference: PublishedQwen, height: int, width: int
 ) -> None:
-    raw, picture = image_item(height, width)
-    wanted = processed(reference.processor, [picture])
+    raw, image = image_item(height, width)
+    wanted = processed(reference.processor, [image])
     plan = ours.plan(raw, NO_OPTIONS)
     assert wanted.image_grid_thw.tolist() == [list(plan.facts.grid_thw or ())]
     assert isinstance(ours, QwenEncoder)
-    torch.testing.assert_close(ours.patches(picture, plan), wanted.pixel_values, atol=1e-5, rtol=0)
+    torch.testing.assert_close(ours.patches(image, plan), wanted.pixel_values, atol=1e-5, rtol=0)
 
 
 def test_rows_hold_the_deepstack_levels(ours: Encoder, reference: PublishedQwen) -> None:

@@ -13,7 +13,7 @@ import transformers
 from PIL import Image
 
 from demo.results import rank, transcribe, word_error_rate
-from demo.samples import CLIP, MEDIA, QUERY, SOUND, reference_texts
+from demo.samples import AUDIO, CLIP, MEDIA, QUERY, reference_texts
 from demo.weights.ensure import ensure_weights
 
 ROOT = Path(__file__).parents[2]
@@ -45,19 +45,19 @@ def test_dinov2_finds_the_cat(folders: dict[str, Path]) -> None:
     assert ranked[0][1] > ranked[1][1] + 0.2
 
 
-@pytest.mark.parametrize("name", [CLIP, SOUND])
+@pytest.mark.parametrize("name", [CLIP, AUDIO])
 def test_whisper_hears_the_words(folders: dict[str, Path], name: str) -> None:
     folder = folders["whisper-tiny.en"]
     model = _loaded(transformers.WhisperForConditionalGeneration, folder)
     features = transformers.AutoFeatureExtractor.from_pretrained(folder)
-    wave = features(_sound(MEDIA / name), sampling_rate=16_000, return_tensors="pt").input_features
+    wave = features(_audio(MEDIA / name), sampling_rate=16_000, return_tensors="pt").input_features
     with torch.inference_mode():
         embedding = model.model.encoder(wave).last_hidden_state[0].numpy()
     assert embedding.shape == (1500, 384)
     assert word_error_rate(reference_texts()[name], transcribe(embedding, folder)) <= 0.1
 
 
-def _sound(path: Path) -> np.ndarray:
+def _audio(path: Path) -> np.ndarray:
     resampler = av.AudioResampler("flt", "mono", 16_000)
     with av.open(str(path)) as container:
         frames = [part for frame in container.decode(audio=0) for part in resampler.resample(frame)]

@@ -30,27 +30,27 @@ def ours(reference: PublishedWhisper) -> Encoder:
 def test_log_mel_of_every_window_is_the_extractors(
     ours: Encoder, reference: PublishedWhisper, samples: int
 ) -> None:
-    sound = real_speech(samples)
-    cuts = torch.from_numpy(sound).split(WINDOW)
+    audio = real_speech(samples)
+    cuts = torch.from_numpy(audio).split(WINDOW)
     wanted = torch.cat([reference.inputs(cut)["input_features"] for cut in cuts])
-    mel = features(ours, [sound])
+    mel = features(ours, [audio])
     assert mel.shape == wanted.shape
     assert float((mel - wanted).abs().max()) <= 1e-4
 
 
 @pytest.mark.parametrize(
-    "sound", [np.float32([0.5]), real_speech(WINDOW)], ids=["one sample", "whole window"]
+    "audio", [np.float32([0.5]), real_speech(WINDOW)], ids=["one sample", "whole window"]
 )
 def test_embeddings_at_the_ends_of_a_window(
-    ours: Encoder, reference: PublishedWhisper, sound: np.ndarray
+    ours: Encoder, reference: PublishedWhisper, audio: np.ndarray
 ) -> None:
-    assert relative_error(encode(ours, [item(sound)])[0], reference.rows(item(sound))) <= 1e-4
+    assert relative_error(encode(ours, [item(audio)])[0], reference.rows(item(audio))) <= 1e-4
 
 
 def test_large_v3s_128_bins_are_equal(tmp_path: Path) -> None:
     large = small_whisper(tmp_path, bins=128)
-    sound = item(real_speech(200003))
-    assert relative_error(encode(load_ours("whisper", tmp_path), [sound])[0], large.rows(sound)) <= 1e-4
+    audio = item(real_speech(200003))
+    assert relative_error(encode(load_ours("whisper", tmp_path), [audio])[0], large.rows(audio)) <= 1e-4
 
 
 def test_valid_lengths_are_the_feature_extractors(ours: Encoder, reference: PublishedWhisper) -> None:

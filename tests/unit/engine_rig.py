@@ -29,14 +29,14 @@ class GatedRunner(EagerRunner):
         self.gate.set()
         self.entered = threading.Event()
         self.sizes: list[int] = []
-        self.fails: Callable[[Tensor], Exception | None] = lambda _pictures: None
+        self.fails: Callable[[Tensor], Exception | None] = lambda _images: None
 
     def run(self, encoder: Encoder, inputs: Inputs) -> Tensor:
         self.entered.set()
         assert self.gate.wait(20)
-        pictures = inputs.tensors["pictures"]
-        self.sizes.append(len(pictures))
-        error = self.fails(pictures)
+        images = inputs.tensors["images"]
+        self.sizes.append(len(images))
+        error = self.fails(images)
         if error is not None:
             raise error
         return self.inner.run(encoder, inputs)

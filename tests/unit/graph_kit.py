@@ -40,14 +40,14 @@ def warm_runner(encoder: Encoder, plan: GraphPlan, backend: TwinBackend | None =
     return runner
 
 
-def picture(height: int, width: int, seed: int) -> Tensor:
+def image(height: int, width: int, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (height, width, 3), dtype=torch.uint8, generator=generator)
 
 
-def pictures_of(encoder: Encoder, sizes: list[tuple[int, int]], seed: int = 0) -> Inputs:
+def images_of(encoder: Encoder, sizes: list[tuple[int, int]], seed: int = 0) -> Inputs:
     """A batch of random pictures; the picture of a size and place is the same whatever its neighbours are."""
-    raws = [picture(*size, seed + index) for index, size in enumerate(sizes)]
+    raws = [image(*size, seed + index) for index, size in enumerate(sizes)]
     plans = [encoder.plan(raw_image(*size), NO_OPTIONS) for size in sizes]
     return encoder.preprocess(raws, plans)
 
@@ -58,7 +58,7 @@ def poisoned(inputs: Inputs, name: str) -> Inputs:
     return Inputs(tensors={**inputs.tensors, name: spoilt}, layout=inputs.layout)
 
 
-def sounds_of(encoder: Encoder, seconds: list[float], seed: int = 5) -> Inputs:
+def audios_of(encoder: Encoder, seconds: list[float], seed: int = 5) -> Inputs:
     """A batch of noises; the noise of a length and place is the same whatever its neighbours are."""
     lengths = [int(16_000 * length) for length in seconds]
     raws = [noise(length, seed + index) for index, length in enumerate(lengths)]

@@ -12,8 +12,8 @@ import httpx
 import pytest
 from PIL import Image
 
+from bench.ttft.images import DELAY, SIZE, photos, renamed, served
 from bench.ttft.load import MOST_IMAGES, PHOTOS, Mix, Request, Requests, first_tokens, one_by_one, saturate
-from bench.ttft.pictures import DELAY, SIZE, photos, renamed, served
 from bench.ttft.sizes import REAL, SMALL
 
 SITE = "http://127.0.0.1:1"

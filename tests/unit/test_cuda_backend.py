@@ -123,7 +123,7 @@ def test_a_failed_capture_leaves_the_thread_its_stream_and_the_next_one_its_pool
 def test_packed_rows_are_captured_in_half_precision_alone(stand: Stand) -> None:
     backend = CudaBackend(torch.device("cuda:0"))
     packed = GraphForm(units="rows", segments={"o": SegmentRule(lengths="l", longest=None, typical=1)})
-    plain = GraphForm(units="pictures")
+    plain = GraphForm(units="images")
     takes = {dtype: (backend.takes(plain, dtype), backend.takes(packed, dtype)) for dtype in (
         torch.float32, torch.bfloat16, torch.float16,
     )}  # fmt: skip

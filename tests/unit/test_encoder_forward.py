@@ -20,36 +20,36 @@ from tests.unit import tiny_checkpoints as tiny
 Item = tuple[RawMedia, Tensor]
 
 
-def sound(samples: int, seed: int) -> Item:
+def audio(samples: int, seed: int) -> Item:
     noise = torch.randn(samples, generator=torch.Generator().manual_seed(seed)) * 0.1
     return tiny.raw_audio(samples), noise
 
 
-def picture(height: int, width: int) -> Item:
-    return tiny.raw_image(height, width), tiny.random_picture(height, width, seed=height)
+def image(height: int, width: int) -> Item:
+    return tiny.raw_image(height, width), tiny.random_image(height, width, seed=height)
 
 
 def clip(frames: int, height: int, width: int) -> Item:
-    return tiny.raw_frames(frames, height, width), tiny.random_picture(height, width, frames=frames)
+    return tiny.raw_frames(frames, height, width), tiny.random_image(height, width, frames=frames)
 
 
 ITEMS: dict[str, Callable[[], list[Item]]] = {
-    "whisper": lambda: [sound(20000, 1), sound(500000, 2), sound(1, 3)],
-    "qwen2_audio": lambda: [sound(20000, 1), sound(500000, 2), sound(321, 3)],
-    "qwen2_5_omni_audio": lambda: [sound(20000, 1), sound(100000, 2), sound(321, 3), sound(32001, 4)],
-    "dinov2": lambda: [picture(50, 70), clip(3, 40, 90), picture(1, 1), picture(400, 9)],
-    "qwen2_5_vl": lambda: [picture(50, 300), clip(5, 60, 90), picture(1, 1), picture(300, 300)],
-    "qwen2_vl": lambda: [picture(50, 300), clip(5, 60, 90), picture(1, 1), picture(300, 300)],
-    "clip": lambda: [picture(50, 70), clip(3, 40, 90), picture(1, 1), picture(400, 9)],
-    "siglip": lambda: [picture(50, 70), clip(3, 40, 90), picture(1, 1), picture(400, 9)],
-    "qwen3_vl": lambda: [picture(50, 300), clip(5, 60, 90), picture(1, 1), clip(1, 300, 300)],
+    "whisper": lambda: [audio(20000, 1), audio(500000, 2), audio(1, 3)],
+    "qwen2_audio": lambda: [audio(20000, 1), audio(500000, 2), audio(321, 3)],
+    "qwen2_5_omni_audio": lambda: [audio(20000, 1), audio(100000, 2), audio(321, 3), audio(32001, 4)],
+    "dinov2": lambda: [image(50, 70), clip(3, 40, 90), image(1, 1), image(400, 9)],
+    "qwen2_5_vl": lambda: [image(50, 300), clip(5, 60, 90), image(1, 1), image(300, 300)],
+    "qwen2_vl": lambda: [image(50, 300), clip(5, 60, 90), image(1, 1), image(300, 300)],
+    "clip": lambda: [image(50, 70), clip(3, 40, 90), image(1, 1), image(400, 9)],
+    "siglip": lambda: [image(50, 70), clip(3, 40, 90), image(1, 1), image(400, 9)],
+    "qwen3_vl": lambda: [image(50, 300), clip(5, 60, 90), image(1, 1), clip(1, 300, 300)],
 }
 
 #: The packed tensor of each family that holds what was heard or seen.
 MEDIA_TENSOR = {"whisper": "mel", "qwen2_audio": "mel", "qwen2_5_omni_audio": "mel"} | {
-    "dinov2": "pictures",
-    "clip": "pictures",
-    "siglip": "pictures",
+    "dinov2": "images",
+    "clip": "images",
+    "siglip": "images",
     "qwen2_5_vl": "patches",
     "qwen2_vl": "patches",
     "qwen3_vl": "patches",

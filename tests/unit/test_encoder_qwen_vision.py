@@ -112,7 +112,7 @@ def test_impossible_bounds_of_a_video_are_refused(qwen3: Encoder, frames: int, o
         qwen3.plan(tiny.raw_frames(frames, 360, 640), options)
 
 
-def test_a_thin_picture_is_refused(qwen2: Encoder, qwen3: Encoder) -> None:
+def test_a_thin_image_is_refused(qwen2: Encoder, qwen3: Encoder) -> None:
     for encoder in (qwen2, qwen3):
         for raw in (tiny.raw_image(8, 2000), tiny.raw_frames(2, 8, 2000)):
             with pytest.raises(MediaTooLarge, match=r"aspect ratio 25\d\.\d"):

@@ -59,7 +59,7 @@ def test_qwen2_audio_counts_windows(
         (4800000 + 640, 7501, 30004, (*[100] * 150, 2)),
     ],
 )
-def test_omni_counts_the_whole_sound(
+def test_omni_counts_the_whole_audio(
     encoders: dict[str, Encoder], samples: int, tokens: int, frames: int, segments: tuple[int, ...]
 ) -> None:
     plan = encoders["qwen2_5_omni_audio"].plan(tiny.raw_audio(samples), tiny.NO_OPTIONS)
@@ -69,7 +69,7 @@ def test_omni_counts_the_whole_sound(
 
 @pytest.mark.parametrize("family", PACKED)
 @pytest.mark.parametrize("samples", [1, 10, 320])
-def test_a_sound_without_a_row_is_refused(encoders: dict[str, Encoder], family: str, samples: int) -> None:
+def test_an_audio_without_a_row_is_refused(encoders: dict[str, Encoder], family: str, samples: int) -> None:
     with pytest.raises(EmptyMedia, match="the least is 321"):
         encoders[family].plan(tiny.raw_audio(samples), tiny.NO_OPTIONS)
 
@@ -104,9 +104,9 @@ def test_positions_are_waves() -> None:
 def test_chunks_are_the_windows_features(samples: int) -> None:
     """Both ways to the same features: a window of 10 s, and chunks of 2 s up to the sound's end."""
     rule = MelRule(bins=128, window=160000)
-    sound = torch.randn(samples, generator=torch.Generator().manual_seed(samples)) * 0.1
-    whole = log_mel(stack_windows([sound], rule, CPU), rule)[0]
-    chunks = chunked_log_mel([sound], rule, 200)
+    audio = torch.randn(samples, generator=torch.Generator().manual_seed(samples)) * 0.1
+    whole = log_mel(stack_windows([audio], rule, CPU), rule)[0]
+    chunks = chunked_log_mel([audio], rule, 200)
     valid = chunk_frames(samples, rule, 200)
     assert chunks.shape == (len(valid), 128, 200)
     for index, frames in enumerate(valid):
@@ -115,7 +115,7 @@ def test_chunks_are_the_windows_features(samples: int) -> None:
         assert not chunks[index, :, frames:].any()
 
 
-def test_each_sound_has_its_own_floor() -> None:
+def test_each_audio_has_its_own_floor() -> None:
     rule = MelRule(bins=80)
     loud = torch.randn(40000, generator=torch.Generator().manual_seed(1))
     quiet = torch.zeros(40000)

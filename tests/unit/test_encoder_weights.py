@@ -136,8 +136,8 @@ def test_only_the_encoders_shards_are_opened(tmp_path: Path) -> None:
     whole = tiny.tiny_encoder("qwen2_5_vl", tmp_path)
     split = load("qwen2_5_vl", folder)
     plan = whole.plan(tiny.raw_image(60, 90), tiny.NO_OPTIONS)
-    picture = tiny.random_picture(60, 90)
-    rows = [e.forward(e.preprocess([picture], [plan])) for e in (whole, split)]
+    image = tiny.random_image(60, 90)
+    rows = [e.forward(e.preprocess([image], [plan])) for e in (whole, split)]
     assert torch.equal(rows[0], rows[1])
 
 
@@ -166,11 +166,11 @@ def test_the_digest_changes_with_weights_and_configuration(tmp_path: Path) -> No
 
 def test_a_running_encoder_does_not_see_its_file_change(tmp_path: Path) -> None:
     encoder = tiny.tiny_encoder("dinov2", tmp_path)
-    plan, picture = encoder.plan(tiny.raw_image(30, 40), tiny.NO_OPTIONS), tiny.random_picture(30, 40)
-    before = encoder.forward(encoder.preprocess([picture], [plan]))
+    plan, image = encoder.plan(tiny.raw_image(30, 40), tiny.NO_OPTIONS), tiny.random_image(30, 40)
+    before = encoder.forward(encoder.preprocess([image], [plan]))
     file = tmp_path / "dinov2" / "model.safetensors"
     file.write_bytes(b"\xff" * file.stat().st_size)
-    assert torch.equal(encoder.forward(encoder.preprocess([picture], [plan])), before)
+    assert torch.equal(encoder.forward(encoder.preprocess([image], [plan])), before)
 
 
 def test_the_digest_is_over_what_was_read(tmp_path: Path) -> None:

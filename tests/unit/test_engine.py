@@ -40,8 +40,8 @@ def rig(eye: Encoder, tmp_path: Path) -> Iterator[Rig]:
     rig.end()
 
 
-def poisoned(pictures: Tensor) -> Exception | None:
-    bright = pictures.flatten(1).max(dim=1).values
+def poisoned(images: Tensor) -> Exception | None:
+    bright = images.flatten(1).max(dim=1).values
     return RuntimeError("bad picture") if bool((bright > 2.0).any()) else None
 
 
@@ -86,7 +86,7 @@ def test_one_bad_item_fails_alone(rig: Rig) -> None:
 
 
 def test_a_batch_too_large_for_memory_is_halved_until_it_fits(rig: Rig) -> None:
-    rig.runner.fails = lambda pictures: torch.OutOfMemoryError("no") if len(pictures) > 2 else None
+    rig.runner.fails = lambda images: torch.OutOfMemoryError("no") if len(images) > 2 else None
     rig.hold_one_batch()
     slots = [rig.slot(value) for value in (10, 20, 30, 40)]
     for slot in slots:
@@ -168,7 +168,7 @@ def test_stop_finishes_the_running_batch_and_returns_the_rest(rig: Rig) -> None:
 
 
 def test_a_lost_device_is_reported_and_fails_nobody(rig: Rig) -> None:
-    rig.runner.fails = lambda _pictures: torch.AcceleratorError("illegal memory access", 700)
+    rig.runner.fails = lambda _images: torch.AcceleratorError("illegal memory access", 700)
     rig.engine.submit(rig.slot(1))
     end = time.monotonic() + 10
     while not rig.watcher.lost:

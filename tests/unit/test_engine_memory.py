@@ -19,7 +19,7 @@ from tests.unit.engine_rig import Rig, rows_of, wait_until
 from tests.unit.tiny_checkpoints import tiny_encoder
 
 #: Bytes of a picture of the rig.
-PICTURE = 30 * 40 * 3
+IMAGE = 30 * 40 * 3
 RING = 1 << 20
 
 
@@ -65,7 +65,7 @@ def error_of(rig: Rig, slot: Slot) -> EncodeFailed:
 
 def test_a_batch_that_finds_no_room_is_staged_in_parts(rig: Rig, streams: TwinStreams) -> None:
     rig.hold_one_batch()
-    streams.capacity = 3 * PICTURE  # one runs, so there is room for two of the four
+    streams.capacity = 3 * IMAGE  # one runs, so there is room for two of the four
     slots = rig.submit(1, 2, 3, 4)
     wait_until(lambda: streams.freed_caches > 0)
     rig.runner.gate.set()
@@ -79,7 +79,7 @@ def test_an_item_that_fits_once_the_running_batch_is_gone_waits_for_it(
     rig: Rig, streams: TwinStreams
 ) -> None:
     rig.hold_one_batch()
-    streams.capacity = PICTURE
+    streams.capacity = IMAGE
     slots = rig.submit(1, 2)
     wait_until(lambda: streams.freed_caches > 0)
     assert rig.watcher.outcomes == {}
@@ -89,7 +89,7 @@ def test_an_item_that_fits_once_the_running_batch_is_gone_waits_for_it(
 
 
 def test_an_item_that_never_fits_fails_alone(rig: Rig, streams: TwinStreams) -> None:
-    streams.capacity = 4 * PICTURE
+    streams.capacity = 4 * IMAGE
     large = rig.slot(9, height=60, width=100)
     rig.hold_one_batch()
     first = rig.submit(1)
@@ -167,7 +167,7 @@ class Narrow:
         return self.inner.preprocess(raws, plans)  # type: ignore[arg-type]
 
     def forward(self, inputs: Inputs) -> Tensor:
-        if len(inputs.tensors["pictures"]) > self.run:
+        if len(inputs.tensors["images"]) > self.run:
             raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`")
         return self.inner.forward(inputs)
 

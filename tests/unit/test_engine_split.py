@@ -19,7 +19,7 @@ from gpu_worker.engine.forward import EagerRunner, ForwardPass, Rows
 from gpu_worker.engine.slot import Planned
 from gpu_worker.engine.staging import StagedItem
 from tests.unit.slot_makers import make_slot
-from tests.unit.tiny_checkpoints import NO_OPTIONS, random_picture, raw_audio, raw_frames, tiny_encoder
+from tests.unit.tiny_checkpoints import NO_OPTIONS, random_image, raw_audio, raw_frames, tiny_encoder
 
 
 def video_plan(frames: int, cost: int, raw_step: int | None = 2) -> ItemPlan:
@@ -70,7 +70,7 @@ def item_of(family: str) -> tuple[RawMedia, Tensor]:
     if family == "whisper":
         samples = 480_000 * 4 + 1234
         return raw_audio(samples), torch.randn(samples, generator=torch.Generator().manual_seed(1)) * 0.1
-    return raw_frames(7, 60, 90), random_picture(60, 90, frames=7)
+    return raw_frames(7, 60, 90), random_image(60, 90, frames=7)
 
 
 @pytest.mark.parametrize(

@@ -46,13 +46,13 @@ def known(modality: Modality, rows: int, grid: tuple[int, int, int] | None = Non
 
 IMAGE = known(Modality.IMAGE, 6, (1, 4, 6))
 VIDEO = known(Modality.VIDEO, 8, (2, 4, 4), video_timestamps=(0.0, 0.5, 1.0), second_per_grid_ts=1.0)
-SOUND = known(Modality.AUDIO, 1500)
+AUDIO = known(Modality.AUDIO, 1500)
 
 
 def item(metadata: Metadata | None, *tracks: Metadata) -> ItemAnswer:
-    sounds = tuple(PartAnswer(type=Modality.AUDIO, state=State.DONE, metadata=one) for one in tracks)
+    audios = tuple(PartAnswer(type=Modality.AUDIO, state=State.DONE, metadata=one) for one in tracks)
     kind = metadata.modality if metadata else Modality.IMAGE
-    return ItemAnswer(index=0, type=kind, state=State.DONE, metadata=metadata, tracks=sounds)
+    return ItemAnswer(index=0, type=kind, state=State.DONE, metadata=metadata, tracks=audios)
 
 
 def test_an_image_is_a_placeholder_a_row_between_its_marks() -> None:
@@ -80,10 +80,10 @@ def test_grids_go_by_type_and_times_to_qwen2_5_alone() -> None:
     assert "second_per_grid_ts" not in model_inputs(prompt, [VIDEO], family="qwen3_vl")
 
 
-def test_sounds_are_sequences_beside_the_prompt() -> None:
+def test_audios_are_sequences_beside_the_prompt() -> None:
     parts = ["look ", {"type": "video"}, {"type": "audio"}]
-    assert prompts_of(parts, [item(VIDEO, SOUND), item(SOUND)]) == [["look ", VIDEO], [SOUND], [SOUND]]
-    assert prompts_of([{"type": "audio"}], [item(SOUND)]) == [[SOUND]]
+    assert prompts_of(parts, [item(VIDEO, AUDIO), item(AUDIO)]) == [["look ", VIDEO], [AUDIO], [AUDIO]]
+    assert prompts_of([{"type": "audio"}], [item(AUDIO)]) == [[AUDIO]]
     with pytest.raises(EncodeFailed):
         prompts_of([{"type": "image"}], [item(None)])
 
@@ -92,11 +92,11 @@ def test_the_handoff_says_where_each_row_stands() -> None:
     prompt = Prompt(Letters(), ["ab", IMAGE, VIDEO], family="qwen3_vl")
     seen = Begun(token=5, cache={}, prompt_tokens=len(prompt.ids), runs=tuple(prompt.runs), delta=-7)
     heard = Begun(token=6, cache={}, prompt_tokens=2, runs=((),))
-    said = handoff_of([["ab", IMAGE, VIDEO], [SOUND]], [seen, heard], limit=9)
-    image, video, sound = said.items
+    said = handoff_of([["ab", IMAGE, VIDEO], [AUDIO]], [seen, heard], limit=9)
+    image, video, audio = said.items
     assert (image.offset, image.length, image.spans) == (3, 6, None)
     assert (video.spans, video.length) == (prompt.runs[1], 8)
-    assert (sound.offset, sound.length) == (len(prompt.ids), 0)
+    assert (audio.offset, audio.length) == (len(prompt.ids), 0)
     assert said.mrope_position_delta == -7
     assert said.extra["sequences"] == [{"language": "e", "token": 5}, {"language": "e", "token": 6}]
 

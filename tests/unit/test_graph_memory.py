@@ -18,7 +18,7 @@ from gpu_worker.engine.graphs.runner import GraphRunner
 from gpu_worker.engine.slot import Encoded
 from gpu_worker.engine.stream_device import StreamDevice
 from tests.unit.engine_rig import Rig, rows_of
-from tests.unit.graph_kit import EvenBackend, graph_plan, pictures_of
+from tests.unit.graph_kit import EvenBackend, graph_plan, images_of
 from tests.unit.tiny_checkpoints import tiny_encoder
 
 RING = 1 << 20
@@ -75,7 +75,7 @@ def test_no_memory_for_the_inputs_of_graphs_is_no_end(eye: Encoder, monkeypatch:
     runner = GraphRunner(EvenBackend(), graph_plan(items=2))
     runner.warm_up(eye)
     monkeypatch.undo()
-    inputs = pictures_of(eye, [(30, 40)])
+    inputs = images_of(eye, [(30, 40)])
     assert torch.equal(runner.run(eye, inputs), eye.forward(inputs))
     monkeypatch.setattr(Tensor, "new_zeros", refused)
     required = GraphRunner(EvenBackend(), graph_plan(items=2, required=True))
@@ -96,7 +96,7 @@ def test_a_bucket_that_leaves_no_room_for_eager_runs_is_given_up(eye: Encoder) -
     runner = GraphRunner(DearEager(), graph_plan(items=4))
     runner.warm_up(eye)
     assert runner.figures(eye.card.name).graphs == 3
-    inputs = pictures_of(eye, [(30, 40)] * 3)
+    inputs = images_of(eye, [(30, 40)] * 3)
     torch.testing.assert_close(runner.run(eye, inputs), eye.forward(inputs), rtol=1e-5, atol=1e-5)
     assert runner.figures(eye.card.name).hits == 1
 

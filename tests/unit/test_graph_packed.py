@@ -17,7 +17,7 @@ from gpu_worker.encoders.attention import Segments
 from gpu_worker.encoders.base import Capturable, Encoder, GraphForm, Inputs, SegmentRule
 from gpu_worker.encoders.qwen import parts as qwen_parts
 from gpu_worker.engine.graphs.buckets import StaticBuffers, fits, load_of, make_bucket
-from tests.unit.graph_kit import EvenBackend, graph_plan, pictures_of, poisoned, warm_runner
+from tests.unit.graph_kit import EvenBackend, graph_plan, images_of, poisoned, warm_runner
 from tests.unit.tiny_checkpoints import tiny_encoder
 
 FAMILIES = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
@@ -48,7 +48,7 @@ def close(rows: Tensor, expected: Tensor) -> None:
 def test_small_large_small_gives_the_eager_rows(eye: Encoder) -> None:
     runner = warm_runner(eye, graph_plan(rows=2048))
     for sizes in BATCHES:
-        inputs = pictures_of(eye, sizes)
+        inputs = images_of(eye, sizes)
         close(runner.run(eye, inputs), eye.forward(inputs))
     figures = runner.figures(eye.card.name)
     assert figures.hits + figures.misses == len(BATCHES)
@@ -58,18 +58,18 @@ def test_small_large_small_gives_the_eager_rows(eye: Encoder) -> None:
 
 def test_poison_of_an_earlier_batch_is_not_in_the_padding(eye: Encoder) -> None:
     runner = warm_runner(eye, graph_plan(rows=2048))
-    spoilt = runner.run(eye, poisoned(pictures_of(eye, [(420, 420)]), "patches"))
+    spoilt = runner.run(eye, poisoned(images_of(eye, [(420, 420)]), "patches"))
     assert not torch.isfinite(spoilt).any()
-    inputs = pictures_of(eye, [(112, 112)])
+    inputs = images_of(eye, [(112, 112)])
     close(runner.run(eye, inputs), eye.forward(inputs))
 
 
 def test_an_items_rows_are_bit_equal_whatever_its_neighbours_are(eye: Encoder) -> None:
     runner = warm_runner(eye, graph_plan(rows=2048))
     first = (168, 168)
-    own = eye.forward(pictures_of(eye, [first])).shape[0]
+    own = eye.forward(images_of(eye, [first])).shape[0]
     results = [
-        runner.run(eye, pictures_of(eye, [first, *others]))[:own]
+        runner.run(eye, images_of(eye, [first, *others]))[:own]
         for others in ([(280, 280)], [(140, 280), (280, 140)], [(280, 224)])
     ]
     assert all(torch.equal(results[0], other) for other in results[1:])
@@ -97,7 +97,7 @@ def attend_by_offsets(query: Tensor, key: Tensor, value: Tensor, segments: Segme
 def test_the_offsets_on_the_device_are_all_that_a_replay_needs(
     eye: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batches = [pictures_of(eye, sizes) for sizes in BATCHES]
+    batches = [images_of(eye, sizes) for sizes in BATCHES]
     expected = [eye.forward(inputs) for inputs in batches]
     monkeypatch.setattr(qwen_parts, "attend", attend_by_offsets)
     runner = warm_runner(eye, graph_plan(rows=2048), OffsetsOnly())
@@ -111,7 +111,7 @@ def test_every_bucket_edge(eye: Encoder) -> None:
     runner = warm_runner(eye, graph_plan(rows=1024))
     patch = 16 if eye.card.family == "qwen3_vl" else 14
     for cells in (8, 9, 16):
-        inputs = pictures_of(eye, [(8 * 2 * patch, cells * 2 * patch)])
+        inputs = images_of(eye, [(8 * 2 * patch, cells * 2 * patch)])
         close(runner.run(eye, inputs), eye.forward(inputs))
 
 
@@ -131,7 +131,7 @@ def test_padding_is_cut_into_segments_of_its_own(tmp_path: Path) -> None:
     view = buffers.view(bucket)
     for tensor in view.values():
         tensor.fill_(77)
-    inputs = pictures_of(eye, [(112, 112)])
+    inputs = images_of(eye, [(112, 112)])
     units = inputs.tensors["patches"].shape[0]
     buffers.fill(bucket, inputs)
     frames = TwinBackend().lengths(view["frame_offsets"], 512)

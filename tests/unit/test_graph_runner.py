@@ -23,11 +23,11 @@ from tests.unit.engine_watcher import Watcher
 from tests.unit.graph_kit import (
     EvenBackend,
     Formless,
+    audios_of,
     graph_plan,
-    picture,
-    pictures_of,
+    image,
+    images_of,
     poisoned,
-    sounds_of,
     warm_runner,
 )
 from tests.unit.slot_makers import make_slot
@@ -43,7 +43,7 @@ def eye(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 
 
 def batch(eye: Encoder, count: int, seed: int = 0) -> Inputs:
-    return pictures_of(eye, [SIZE] * count, seed)
+    return images_of(eye, [SIZE] * count, seed)
 
 
 def test_every_count_gives_the_eager_rows(eye: Encoder) -> None:
@@ -59,14 +59,14 @@ def test_every_count_gives_the_eager_rows(eye: Encoder) -> None:
 def test_other_families_of_one_size(family: str, tmp_path: Path) -> None:
     encoder = tiny_encoder(family, tmp_path)
     runner = warm_runner(encoder, graph_plan(items=3))
-    inputs = sounds_of(encoder, [31, 2]) if family == "whisper" else pictures_of(encoder, [SIZE] * 3)
+    inputs = audios_of(encoder, [31, 2]) if family == "whisper" else images_of(encoder, [SIZE] * 3)
     torch.testing.assert_close(runner.run(encoder, inputs), encoder.forward(inputs), rtol=1e-5, atol=1e-5)
     assert runner.figures(encoder.card.name).hits == 1
 
 
 def test_sizes_between_two_buckets_are_padded(eye: Encoder) -> None:
     runner = warm_runner(eye, graph_plan(items=12))
-    runner.run(eye, poisoned(batch(eye, 12), "pictures"))
+    runner.run(eye, poisoned(batch(eye, 12), "images"))
     inputs = batch(eye, 9)  # replayed in the bucket of 10, whose last place held NaN
     rows = runner.run(eye, inputs)
     torch.testing.assert_close(rows, eye.forward(inputs), rtol=1e-5, atol=1e-5)
@@ -79,12 +79,12 @@ def test_padding_is_zero_whatever_was_there(eye: Encoder) -> None:
     assert isinstance(eye, Capturable)
     bucket = Bucket(4)
     buffers = StaticBuffers(eye.graph_form, eye.sample(), bucket)
-    (pictures,) = buffers.view(bucket).values()
-    pictures.fill_(float("nan"))
+    (images,) = buffers.view(bucket).values()
+    images.fill_(float("nan"))
     inputs = batch(eye, 3)
     buffers.fill(bucket, inputs)
-    assert torch.equal(pictures[:3], inputs.tensors["pictures"])
-    assert not pictures[3].any()
+    assert torch.equal(images[:3], inputs.tensors["images"])
+    assert not images[3].any()
 
 
 def test_later_runs_do_not_write_to_earlier_rows(eye: Encoder) -> None:
@@ -99,7 +99,7 @@ def test_later_runs_do_not_write_to_earlier_rows(eye: Encoder) -> None:
 def test_an_items_rows_are_bit_equal_whatever_its_neighbours_are(eye: Encoder) -> None:
     runner = warm_runner(eye, graph_plan(items=4))
     per_item = runner.run(eye, batch(eye, 1)).shape[0]
-    alone = [runner.run(eye, pictures_of(eye, [SIZE, *others]))[:per_item] for others in (
+    alone = [runner.run(eye, images_of(eye, [SIZE, *others]))[:per_item] for others in (
         [SIZE] * 3, [(200, 90)] * 3, [(7, 9), (300, 300), (64, 64)],
     )]  # fmt: skip
     assert all(torch.equal(alone[0], other) for other in alone[1:])
@@ -226,7 +226,7 @@ def test_an_engine_with_captured_forwards_gives_what_an_eager_one_gives(eye: Enc
     slots = []
     for index in range(9):
         path = tmp_path / f"blob-{index}"
-        path.write_bytes(picture(30, 40, index).numpy().tobytes())
+        path.write_bytes(image(30, 40, index).numpy().tobytes())
         slots.append(make_slot(path=path, slot_id=f"{index}", height=30, width=40))
     runner = GraphRunner(EvenBackend(), graph_plan(items=4, required=True))
     results = []

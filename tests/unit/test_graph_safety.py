@@ -22,8 +22,8 @@ def items_of(family: str) -> list[tuple[RawMedia, tuple[int, ...], torch.dtype]]
         lengths = (16_000 * 31, 8_000, 50_000)
         return [(raw_audio(n), (n,), torch.float32) for n in lengths]
     sizes = [(300, 420), (112, 90)]
-    pictures = [(raw_image(*size), (*size, 3), torch.uint8) for size in sizes]
-    return [*pictures, (raw_frames(3, 60, 90), (3, 60, 90, 3), torch.uint8)]
+    images = [(raw_image(*size), (*size, 3), torch.uint8) for size in sizes]
+    return [*images, (raw_frames(3, 60, 90), (3, 60, 90, 3), torch.uint8)]
 
 
 def made(encoder: Encoder, family: str, device: str) -> tuple[list[Tensor], list[ItemPlan]]:

@@ -81,10 +81,10 @@ def test_what_is_no_number_of_json_is_refused(number: str) -> None:
 
 def test_items_may_be_woven_into_each_other() -> None:
     video = {"offset": 2, "length": 4, "spans": [(2, 2), (7, 2)]}
-    sound = {"offset": 4, "length": 5, "spans": [(4, 3), (9, 2)]}
-    assert len(request(video, sound, prompt_tokens=11).items) == 2
+    audio = {"offset": 4, "length": 5, "spans": [(4, 3), (9, 2)]}
+    assert len(request(video, audio, prompt_tokens=11).items) == 2
     with pytest.raises(ValidationError, match="overlap"):
-        request(video, sound | {"spans": [(4, 4), (9, 1)]})
+        request(video, audio | {"spans": [(4, 4), (9, 1)]})
 
 
 @pytest.mark.parametrize(("length", "fits"), [(6, True), (0, True), (5, False), (7, False)])

@@ -83,7 +83,7 @@ def test_each_rule_of_the_card_changes_the_key(change: dict[str, float]) -> None
     assert key_of(other, track=Modality.IMAGE) == key_of(track=Modality.IMAGE)
 
 
-def test_the_sample_rate_changes_the_key_of_sound_alone() -> None:
+def test_the_sample_rate_changes_the_key_of_audio_alone() -> None:
     other = CARD.model_copy(update={"audio": AudioRules(sample_rate=24_000)})
     assert key_of(other, track=Modality.AUDIO) != key_of(track=Modality.AUDIO)
     assert key_of(other) == key_of()

@@ -31,7 +31,7 @@ from tests.store_kit import Stores
 
 DIGEST = "d" * 64
 MODEL = ModelConfig(image="eye", video="eye", audio="ear")
-MAIN, SOUND = PartId(0, Modality.VIDEO), PartId(0, Modality.AUDIO)
+MAIN, AUDIO = PartId(0, Modality.VIDEO), PartId(0, Modality.AUDIO)
 
 
 def card(name: str, *modalities: Modality) -> EncoderCard:
@@ -96,21 +96,21 @@ def test_nothing_is_there(store: Store) -> None:
     assert found.certain_parts == (MAIN,)
 
 
-def test_frames_there_and_sound_missing(store: Store) -> None:
+def test_frames_there_and_audio_missing(store: Store) -> None:
     keep(store, Modality.VIDEO, AudioTrackInfo(present=True))
     found = find(store, video())
     assert [wanted.track for wanted in found.missing] == [Modality.AUDIO]
     assert list(found.finished) == [MAIN]
-    assert found.certain_parts == (MAIN, SOUND)
+    assert found.certain_parts == (MAIN, AUDIO)
     assert find(store, video("none")).complete
 
 
-def test_sound_there_and_frames_missing(store: Store) -> None:
+def test_audio_there_and_frames_missing(store: Store) -> None:
     keep(store, Modality.AUDIO)
     found = find(store, video())
     assert [wanted.track for wanted in found.missing] == [Modality.VIDEO]
-    assert list(found.finished) == [SOUND]
-    assert found.certain_parts == (MAIN, SOUND)
+    assert list(found.finished) == [AUDIO]
+    assert found.certain_parts == (MAIN, AUDIO)
 
 
 def test_both_there(store: Store) -> None:
@@ -120,7 +120,7 @@ def test_both_there(store: Store) -> None:
     assert found.complete
     assert {part: record.state for part, record in found.finished.items()} == {
         MAIN: State.DONE,
-        SOUND: State.DONE,
+        AUDIO: State.DONE,
     }
     assert all(record.cached for record in found.finished.values())
 
@@ -136,15 +136,15 @@ def test_a_silent_video(store: Store) -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "require"])
-@pytest.mark.parametrize("sound", [True, False], ids=["sound", "silent"])
-def test_the_parts_of_a_video(store: Store, mode: str, sound: bool) -> None:
+@pytest.mark.parametrize("has_audio", [True, False], ids=["sound", "silent"])
+def test_the_parts_of_a_video(store: Store, mode: str, has_audio: bool) -> None:
     found = find(store, video(mode))
     assert found.undecided
     assert not found.has_audio_part
-    heard = parts_of_video(found, sound=sound)
+    heard = parts_of_video(found, has_audio=has_audio)
     assert not heard.undecided
-    assert heard.has_audio_part is sound
-    if sound:
+    assert heard.has_audio_part is has_audio
+    if has_audio:
         assert heard.missing == found.missing
     elif mode == "auto":
         assert heard.missing == (found.main,)
@@ -155,8 +155,8 @@ def test_the_parts_of_a_video(store: Store, mode: str, sound: bool) -> None:
 
 
 def test_other_items_are_never_undecided(store: Store) -> None:
-    picture = Item(index=0, modality=Modality.IMAGE, source=Source(media_id=DIGEST))
-    for item in (picture, video("none")):
+    image = Item(index=0, modality=Modality.IMAGE, source=Source(media_id=DIGEST))
+    for item in (image, video("none")):
         assert not find(store, item).undecided
         assert find(store, item).certain_parts == (PartId(0, item.modality),)
 

@@ -24,7 +24,7 @@ from gpu_worker.service.segment_cache import segment_keys
 from tests.unit.slot_makers import make_slot
 from tests.unit.tiny_checkpoints import (
     NO_OPTIONS,
-    random_picture,
+    random_image,
     raw_audio,
     raw_frames,
     tiny_encoder,
@@ -70,7 +70,7 @@ def write(path: Path, data: bytes) -> Path:
 
 
 def test_a_slot_with_a_piece_is_staged_without_the_rest(tmp_path: Path) -> None:
-    frames = random_picture(4, 6, frames=7)
+    frames = random_image(4, 6, frames=7)
     path = write(tmp_path / "raw", frames.numpy().tobytes())
     slot = replace(make_slot(path=path), raw=raw_frames(7, 4, 6), piece=piece_of(plan_of(4), [0, 3]))
     assert torch.equal(map_blob(slot), torch.cat([frames[0:2], frames[6:7]]))
@@ -91,7 +91,7 @@ def test_segments_are_independent(family: str, tmp_path: Path) -> None:
         noise = torch.randn(samples, generator=torch.Generator().manual_seed(1))
         values = noise * torch.linspace(0.01, 1, samples)
     else:
-        raw, values = raw_frames(5, 60, 90), random_picture(60, 90, frames=5)
+        raw, values = raw_frames(5, 60, 90), random_image(60, 90, frames=5)
     plan = encoder.plan(raw, NO_OPTIONS)
 
     def rows(raw_values: torch.Tensor, its: ItemPlan) -> torch.Tensor:
@@ -135,7 +135,7 @@ def test_each_field_changes_the_key(change: dict[str, object]) -> None:
 
 
 def test_keys_are_of_each_segments_own_bytes(tmp_path: Path) -> None:
-    frames = random_picture(4, 6, frames=5)
+    frames = random_image(4, 6, frames=5)
     path = write(tmp_path / "raw", frames.numpy().tobytes())
     keys = segment_keys(path, raw_frames(5, 4, 6), plan_of(3), "e" * 64)
     digests = [hashlib.sha256(frames[at : at + 2].numpy().tobytes()).hexdigest() for at in (0, 2, 4)]

@@ -23,7 +23,7 @@ from tests.store_kit import Databases, Stores
 from tests.unit.tiny_checkpoints import tiny_encoder
 
 
-def sound(seconds: float, seed: int = 1) -> NDArray[np.float32]:
+def audio(seconds: float, seed: int = 1) -> NDArray[np.float32]:
     """Of one seed, a shorter sound is the beginning of a longer."""
     noise = np.random.default_rng(seed).standard_normal(int(seconds * 16_000), np.float32)
     return np.asarray(noise * 0.1, np.float32)
@@ -63,9 +63,9 @@ def seeing(tmp_path: Path, stores: Stores, eye: Encoder) -> Iterator[Rig]:
     rig.close()
 
 
-def test_a_longer_sound_encodes_what_is_new(hearing: Rig) -> None:
-    first, short = hearing.encode(sound(60))
-    second, long = hearing.encode(sound(65))
+def test_a_longer_audio_encodes_what_is_new(hearing: Rig) -> None:
+    first, short = hearing.encode(audio(60))
+    second, long = hearing.encode(audio(65))
     assert first.segments == SegmentUse(cached=0, encoded=2)
     assert second.segments == SegmentUse(cached=2, encoded=1)
     assert long[: len(short)] == short, "the rows of the first encode, bit for bit"
@@ -76,10 +76,10 @@ def test_a_longer_sound_encodes_what_is_new(hearing: Rig) -> None:
 
 
 def test_the_new_rows_are_those_of_a_fresh_encode(hearing: Rig) -> None:
-    _, fresh = hearing.encode(sound(65))
+    _, fresh = hearing.encode(audio(65))
     hearing.store.embeddings.remove(known(hearing))
-    hearing.encode(sound(30))
-    _, joined = hearing.encode(sound(65))
+    hearing.encode(audio(30))
+    _, joined = hearing.encode(audio(65))
     ours, theirs = (np.frombuffer(data, np.float32) for data in (joined, fresh))
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
@@ -89,12 +89,12 @@ def known(rig: Rig) -> list[str]:
     return [row.entry.ref.key for row in page.rows]
 
 
-def test_the_same_sound_in_another_file_runs_no_forward(hearing: Rig) -> None:
-    _, rows = hearing.encode(sound(10))
+def test_the_same_audio_in_another_file_runs_no_forward(hearing: Rig) -> None:
+    _, rows = hearing.encode(audio(10))
     batches = hearing.count("encode_batches")
-    both = np.concatenate([sound(30, seed=2), sound(30, seed=3)])
+    both = np.concatenate([audio(30, seed=2), audio(30, seed=3)])
     hearing.encode(both)
-    swapped = np.concatenate([sound(30, seed=3), sound(30, seed=2)])
+    swapped = np.concatenate([audio(30, seed=3), audio(30, seed=2)])
     record, back = hearing.encode(swapped)
     assert record.segments == SegmentUse(cached=2, encoded=0)
     assert hearing.count("encode_batches") == batches + 1
@@ -106,9 +106,9 @@ def test_the_same_sound_in_another_file_runs_no_forward(hearing: Rig) -> None:
 
 
 def test_what_is_in_the_middle_is_found_too(hearing: Rig) -> None:
-    middle = sound(30, seed=9)
+    middle = audio(30, seed=9)
     _, alone = hearing.encode(middle)
-    record, rows = hearing.encode(np.concatenate([sound(30, seed=4), middle, sound(12, seed=5)]))
+    record, rows = hearing.encode(np.concatenate([audio(30, seed=4), middle, audio(12, seed=5)]))
     assert record.segments == SegmentUse(cached=1, encoded=2)
     assert rows[len(alone) : 2 * len(alone)] == alone
 
@@ -131,20 +131,20 @@ def test_other_sizes_of_the_same_bytes_are_other_segments(seeing: Rig) -> None:
 
 
 def test_a_parent_that_was_evicted_is_a_miss(hearing: Rig) -> None:
-    _, before = hearing.encode(sound(60))
+    _, before = hearing.encode(audio(60))
     hearing.store.embeddings.remove(known(hearing))
-    record, rows = hearing.encode(sound(65))
+    record, rows = hearing.encode(audio(65))
     assert record.segments == SegmentUse(cached=0, encoded=3)
     assert np.allclose(
         np.frombuffer(rows[: len(before)], np.float32), np.frombuffer(before, np.float32), atol=1e-4
     )
-    again, _ = hearing.encode(sound(70))
+    again, _ = hearing.encode(audio(70))
     assert again.segments == SegmentUse(cached=2, encoded=1), "the newer embedding is the parent now"
 
 
 @pytest.mark.parametrize("harm", ["rows", "short", "gone", "other"])
 def test_a_parent_that_was_harmed_is_a_miss(hearing: Rig, databases: Databases, harm: str) -> None:
-    first, _ = hearing.encode(sound(60))
+    first, _ = hearing.encode(audio(60))
     assert first.ref is not None
     path = hearing.store.embeddings.path(first.ref.key)
     data = bytearray(path.read_bytes())
@@ -156,10 +156,10 @@ def test_a_parent_that_was_harmed_is_a_miss(hearing: Rig, databases: Databases, 
     elif harm == "gone":
         path.unlink()
     else:
-        other, _ = hearing.encode(sound(60, seed=7))
+        other, _ = hearing.encode(audio(60, seed=7))
         assert other.ref is not None
         path.write_bytes(hearing.store.embeddings.path(other.ref.key).read_bytes())
-    record, rows = hearing.encode(sound(65))
+    record, rows = hearing.encode(audio(65))
     assert (
         record.segments == SegmentUse(cached=1, encoded=2)
         if harm == "rows"
@@ -168,7 +168,7 @@ def test_a_parent_that_was_harmed_is_a_miss(hearing: Rig, databases: Databases, 
     with databases.empty() as stores:
         fresh = Rig(hearing.settings.blob_dir.parent / "fresh", stores, encoder_of(hearing))
         try:
-            _, expected = fresh.encode(sound(65))
+            _, expected = fresh.encode(audio(65))
         finally:
             fresh.close()
     assert np.allclose(np.frombuffer(rows, np.float32), np.frombuffer(expected, np.float32), atol=1e-4)
@@ -179,7 +179,7 @@ def encoder_of(rig: Rig) -> Encoder:
 
 
 def test_wrong_places_are_misses(hearing: Rig) -> None:
-    record, _ = hearing.encode(sound(30))
+    record, _ = hearing.encode(audio(30))
     assert record.ref is not None
     rows = record.ref.tokens
     find = hearing.store.segments.find
@@ -190,7 +190,7 @@ def test_wrong_places_are_misses(hearing: Rig) -> None:
         SegmentPlace(record.ref.key, 0, rows, 12345),
     ):
         hearing.store.segments.find = lambda keys, place=place: [place] * len(keys)  # type: ignore[method-assign]
-        answer, _ = hearing.encode(sound(30 + np.random.default_rng().uniform(1, 5)))
+        answer, _ = hearing.encode(audio(30 + np.random.default_rng().uniform(1, 5)))
         assert answer.segments is not None
         assert answer.segments.cached == 0
     hearing.store.segments.find = find  # type: ignore[method-assign]
@@ -198,7 +198,7 @@ def test_wrong_places_are_misses(hearing: Rig) -> None:
 
 def test_a_parent_that_is_evicted_after_the_look_is_read_all_the_same(hearing: Rig) -> None:
     """Its file is held open from the look on."""
-    _, before = hearing.encode(sound(60))
+    _, before = hearing.encode(audio(60))
     submit, gate = hearing.engine.submit, threading.Event()
 
     def evict_first(slot: Any) -> bool:
@@ -207,7 +207,7 @@ def test_a_parent_that_is_evicted_after_the_look_is_read_all_the_same(hearing: R
         return submit(slot)
 
     hearing.engine.submit = evict_first  # type: ignore[method-assign]
-    record, rows = hearing.encode(sound(65))
+    record, rows = hearing.encode(audio(65))
     assert gate.is_set()
     assert record.segments == SegmentUse(cached=2, encoded=1)
     assert rows[: len(before)] == before
@@ -215,7 +215,7 @@ def test_a_parent_that_is_evicted_after_the_look_is_read_all_the_same(hearing: R
 
 @pytest.mark.parametrize("harm", ["cut", "changed"])
 def test_known_rows_that_are_harmed_after_the_look_send_the_item_back(hearing: Rig, harm: str) -> None:
-    first, _ = hearing.encode(sound(60))
+    first, _ = hearing.encode(audio(60))
     assert first.ref is not None
     path, submit = hearing.store.embeddings.path(first.ref.key), hearing.engine.submit
 
@@ -229,14 +229,14 @@ def test_known_rows_that_are_harmed_after_the_look_send_the_item_back(hearing: R
         return submit(slot)
 
     hearing.engine.submit = harm_first  # type: ignore[method-assign]
-    message = hearing.message(sound(65), 2.0)
+    message = hearing.message(audio(65), 2.0)
     hearing.desk.accept("harmed", message.to_document())
     wait_for(lambda: "harmed" in hearing.host.verdicts)
     assert hearing.host.verdicts["harmed"].fate is Fate.REFETCHED
     (again,) = hearing.outbox.fetches
     assert (again.job_id, again.attempt) == (message.job_id, 1)
     hearing.engine.submit = submit  # type: ignore[method-assign]
-    record, _ = hearing.encode(sound(65))
+    record, _ = hearing.encode(audio(65))
     assert record.segments == SegmentUse(cached=int(harm == "changed"), encoded=2 + int(harm == "cut"))
 
 
@@ -246,14 +246,14 @@ def test_without_the_store_all_is_encoded(hearing: Rig) -> None:
 
     hearing.store.segments.find = away  # type: ignore[method-assign]
     hearing.store.segments.note = away  # type: ignore[method-assign]
-    record, _ = hearing.encode(sound(35))
+    record, _ = hearing.encode(audio(35))
     assert record.segments is None
-    hearing.encode(sound(40))
+    hearing.encode(audio(40))
 
 
 def test_files_of_known_rows_are_let_go(hearing: Rig) -> None:
-    hearing.encode(sound(60))
-    hearing.encode(sound(65))
+    hearing.encode(audio(60))
+    hearing.encode(audio(65))
     folder = str(hearing.settings.embedding_dir)
 
     def open_files() -> list[str]:
@@ -263,7 +263,7 @@ def test_files_of_known_rows_are_let_go(hearing: Rig) -> None:
     wait_for(lambda: open_files() == [])
 
 
-def test_pictures_have_no_segments(tmp_path: Path, stores: Stores, eye: Encoder) -> None:
+def test_images_have_no_segments(tmp_path: Path, stores: Stores, eye: Encoder) -> None:
     rig = Rig(tmp_path, stores, eye)
     try:
         rig.encode(frames(0, 4))

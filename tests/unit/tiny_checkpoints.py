@@ -163,6 +163,6 @@ def raw_audio(samples: int, sample_rate: int = 16000) -> RawAudio:
     return RawAudio(blob=BLOB, samples=samples, sample_rate=sample_rate)
 
 
-def random_picture(height: int, width: int, *, frames: int | None = None, seed: int = 0) -> Tensor:
+def random_image(height: int, width: int, *, frames: int | None = None, seed: int = 0) -> Tensor:
     shape = (height, width, 3) if frames is None else (frames, height, width, 3)
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))

@@ -116,9 +116,9 @@ def _frames(path: Path, sniffed: Kind, rules: VideoRules, limits: DecodeLimits, 
 
 
 def _audio(path: Path, sniffed: Kind, rules: AudioRules, limits: DecodeLimits, out: Path) -> RawAudio:
-    sound = decode_audio(path, sniffed=sniffed, sample_rate=rules.sample_rate, limits=limits, out=out)
+    audio = decode_audio(path, sniffed=sniffed, sample_rate=rules.sample_rate, limits=limits, out=out)
     return RawAudio(
-        blob=_blob(out), samples=sound.samples, sample_rate=rules.sample_rate, partial=sound.partial
+        blob=_blob(out), samples=audio.samples, sample_rate=rules.sample_rate, partial=audio.partial
     )
 
 

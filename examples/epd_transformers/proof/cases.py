@@ -23,7 +23,7 @@ class Case:
     name: str
     model: str
     parts: tuple[str | dict[str, Any], ...]
-    sounds: tuple[Path, ...] = ()
+    audios: tuple[Path, ...] = ()
     known: int = 0
 
     def request(self, run: str) -> dict[str, Any]:

@@ -136,12 +136,12 @@ class ColocatedWhisper:
     @torch.inference_mode()
     def generate(self, path: Path, limit: int) -> Generated:
         """The tokens of a file's sound, of at most 30 s."""
-        features = self._extractor(_sound(path), sampling_rate=RATE, return_tensors="pt").input_features
+        features = self._extractor(_audio(path), sampling_rate=RATE, return_tensors="pt").input_features
         out = self._model.generate(features, **_greedy(limit))
         return _generated(out, out.sequences.shape[1] - len(out.logits))
 
 
-def _sound(path: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
+def _audio(path: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
     """[samples] at 16 kHz, mono."""
     resampler = av.AudioResampler(format="flt", layout="mono", rate=RATE)
     with av.open(path) as container:

@@ -90,7 +90,7 @@ class _Expected:
 
     def __call__(self, case: Case) -> tuple[Generated, ...]:
         seen = [self._qwens[case.model].generate(case.parts, LIMIT)] if case.model in VISION else []
-        return (*seen, *(self._whisper.generate(sound, LIMIT) for sound in case.sounds))
+        return (*seen, *(self._whisper.generate(audio, LIMIT) for audio in case.audios))
 
 
 def _write_config(folder: Path, checkpoints: dict[str, Path]) -> Path:

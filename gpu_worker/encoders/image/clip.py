@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpu_worker.encoders.image.encoder import PictureEncoder, PictureRows, picture_card
+from gpu_worker.encoders.image.encoder import ImageEncoder, ImageRows, image_card
 from gpu_worker.encoders.image.vit import (
     PatchRows,
     VitBlocks,
@@ -35,10 +35,10 @@ class ClipEmbedding(PatchRows):
         super().__init__(shape, prefix=1, bias=False)
         self.class_embedding = nn.Parameter(torch.zeros(shape.width))
 
-    def forward(self, pictures: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """[pictures, 3, H, W] to [pictures, 1 + patches, width]."""
-        first = self.class_embedding.expand(pictures.shape[0], 1, -1)
-        return torch.cat([first, self.patch_rows(pictures)], dim=1) + self.position_embedding.weight
+        first = self.class_embedding.expand(images.shape[0], 1, -1)
+        return torch.cat([first, self.patch_rows(images)], dim=1) + self.position_embedding.weight
 
 
 class ClipTower(nn.Module):
@@ -54,9 +54,9 @@ class ClipTower(nn.Module):
         self.pre_layrnorm = nn.LayerNorm(shape.width, eps=shape.epsilon)
         self.encoder = VitBlocks(shape)
 
-    def forward(self, pictures: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """[pictures, 3, H, W] to [pictures, 1 + patches, width]."""
-        return torch.as_tensor(self.encoder(self.pre_layrnorm(self.embeddings(pictures))))
+        return torch.as_tensor(self.encoder(self.pre_layrnorm(self.embeddings(images))))
 
 
 PREPROCESS_REVISION = "clip-1"
@@ -74,7 +74,7 @@ _PUBLISHED: dict[str, Any] = {
 }
 
 
-def load(request: LoadRequest) -> PictureEncoder:
+def load(request: LoadRequest) -> ImageEncoder:
     """Read the vision half of a CLIP checkpoint, or a vision tower saved alone."""
     checkpoint = request.checkpoint
     shape = read_vit_shape(checkpoint, published=_PUBLISHED)
@@ -84,11 +84,11 @@ def load(request: LoadRequest) -> PictureEncoder:
     with torch.device("meta"):
         tower = ClipTower(shape)
     weights = load_vit(request, tower, unused=("post_layernorm.weight", "post_layernorm.bias"))
-    card = picture_card(request, weights, family="clip", revision=PREPROCESS_REVISION, width=shape.width)
-    return PictureEncoder(
+    card = image_card(request, weights, family="clip", revision=PREPROCESS_REVISION, width=shape.width)
+    return ImageEncoder(
         card,
         tower,
-        rows=PictureRows(grid=(shape.side, shape.side), prefix=1),
+        rows=ImageRows(grid=(shape.side, shape.side), prefix=1),
         rule=rule,
         scale=colour_scale(checkpoint.image_processor, CLIP_SCALE),
     )

@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's own habit
 from epd.contracts.errors import SettingsError
 from gpu_worker.encoders.attention import attend_whole
 from gpu_worker.encoders.checkpoint import load_weights
-from gpu_worker.encoders.image.encoder import PictureEncoder, PictureRows, picture_card
+from gpu_worker.encoders.image.encoder import ImageEncoder, ImageRows, image_card
 from gpu_worker.encoders.loading import LoadRequest, colour_scale, require_value, required_int
 from gpu_worker.preprocess.fit import CropRule, crop_rule
 from gpu_worker.preprocess.tensors import IMAGENET_SCALE
@@ -157,10 +157,10 @@ class PatchEmbedding(nn.Module):
         plane = F.interpolate(plane, size=grid, mode="bicubic", align_corners=False)
         return torch.cat([learned[:, :1], plane.flatten(2).transpose(1, 2).to(learned.dtype)], dim=1)
 
-    def forward(self, pictures: Tensor, positions: Tensor) -> Tensor:
+    def forward(self, images: Tensor, positions: Tensor) -> Tensor:
         """[pictures, 3, H, W] to [pictures, 1 + patches, width]."""
-        patches = self.patch_embeddings.projection(pictures).flatten(2).transpose(1, 2)
-        first = self.cls_token.expand(pictures.shape[0], -1, -1)
+        patches = self.patch_embeddings.projection(images).flatten(2).transpose(1, 2)
+        first = self.cls_token.expand(images.shape[0], -1, -1)
         return torch.cat([first, patches], dim=1) + positions
 
 
@@ -181,9 +181,9 @@ class Dinov2Tower(nn.Module):
         self.encoder = BlockStack(shape)
         self.layernorm = nn.LayerNorm(shape.width, eps=shape.epsilon)
 
-    def forward(self, pictures: Tensor, positions: Tensor) -> Tensor:
+    def forward(self, images: Tensor, positions: Tensor) -> Tensor:
         """[pictures, 3, H, W] and positions of their grid to [pictures, 1 + patches, width]."""
-        x = self.embeddings(pictures, positions)
+        x = self.embeddings(images, positions)
         for block in self.encoder.layer:
             x = block(x)
         return torch.as_tensor(self.layernorm(x))
@@ -194,7 +194,7 @@ PREPROCESS_REVISION = "dinov2-1"
 _DEFAULT_CROP = CropRule(shortest_edge=256, crop=(224, 224))
 
 
-def load(request: LoadRequest) -> PictureEncoder:
+def load(request: LoadRequest) -> ImageEncoder:
     """Read a DINOv2 checkpoint (``Dinov2Model``, or the backbone of a classifier)."""
     shape = _shape(request)
     rule = crop_rule(request.checkpoint.image_processor, _DEFAULT_CROP)
@@ -211,11 +211,11 @@ def load(request: LoadRequest) -> PictureEncoder:
         unused=("embeddings.mask_token",),
     )
     grid = (rule.crop[0] // shape.patch, rule.crop[1] // shape.patch)
-    card = picture_card(request, weights, family="dinov2", revision=PREPROCESS_REVISION, width=shape.width)
-    return PictureEncoder(
+    card = image_card(request, weights, family="dinov2", revision=PREPROCESS_REVISION, width=shape.width)
+    return ImageEncoder(
         card,
         partial(tower, positions=tower.embeddings.positions_for(grid)),
-        rows=PictureRows(grid=grid, prefix=1),
+        rows=ImageRows(grid=grid, prefix=1),
         rule=rule,
         scale=colour_scale(request.checkpoint.image_processor, IMAGENET_SCALE),
     )

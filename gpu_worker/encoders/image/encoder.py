@@ -26,11 +26,11 @@ from gpu_worker.preprocess.tensors import ColourScale, normalise
 VIDEO_RULES = VideoRules(fps=1.0, min_frames=1, max_frames=64)
 
 #: Normalised pictures [pictures, 3, H, W] to [pictures, rows, width].
-PictureTower = Callable[[Tensor], Tensor]
+ImageTower = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PictureRows:
+class ImageRows:
     """The rows of one picture: ``prefix`` rows, then ``grid`` (height, width) of patches in reading order."""
 
     grid: tuple[int, int]
@@ -42,13 +42,13 @@ class PictureRows:
         return self.prefix + self.grid[0] * self.grid[1]
 
 
-class PictureEncoder:
+class ImageEncoder:
     """``Encoder`` for towers that take pictures of one size."""
 
-    graph_form = GraphForm(units="pictures")
+    graph_form = GraphForm(units="images")
 
     def __init__(
-        self, card: EncoderCard, tower: PictureTower, *, rows: PictureRows, rule: FitRule, scale: ColourScale
+        self, card: EncoderCard, tower: ImageTower, *, rows: ImageRows, rule: FitRule, scale: ColourScale
     ) -> None:
         self.card = card
         self._tower = tower
@@ -81,30 +81,30 @@ class PictureEncoder:
     @torch.inference_mode()
     def preprocess(self, raws: Sequence[Tensor], plans: Sequence[ItemPlan]) -> Inputs:
         """Resize, crop and normalise every frame of every item: float [frames, 3, height, width]."""
-        pictures = []
+        images = []
         for raw in raws:
             frames = raw if raw.dim() == 4 else raw[None]
             size, window = self._rule.placed(frames.shape[1], frames.shape[2])
-            pictures.append(resize(frames, size, filter_=self._rule.filter_, window=window))
-        values = normalise(torch.cat(pictures), self._scale)
-        return Inputs(tensors={"pictures": values.to(self._dtype)})
+            images.append(resize(frames, size, filter_=self._rule.filter_, window=window))
+        values = normalise(torch.cat(images), self._scale)
+        return Inputs(tensors={"images": values.to(self._dtype)})
 
     @torch.inference_mode()
     def forward(self, inputs: Inputs) -> Tensor:
         """[frames * rows, width]."""
-        return self._tower(inputs.tensors["pictures"]).flatten(0, 1)
+        return self._tower(inputs.tensors["images"]).flatten(0, 1)
 
     def sample(self) -> Inputs:
         """One black picture."""
-        picture = torch.zeros((*self._rule.fitted, 3), dtype=torch.uint8, device=self.card.device)
-        return self.preprocess([picture], [])
+        image = torch.zeros((*self._rule.fitted, 3), dtype=torch.uint8, device=self.card.device)
+        return self.preprocess([image], [])
 
     def warm_up(self) -> None:
         """The sample once through the tower."""
         self.forward(self.sample())
 
 
-def picture_card(
+def image_card(
     request: LoadRequest, weights: LoadedWeights, *, family: str, revision: str, width: int
 ) -> EncoderCard:
     """The card of such an encoder; ``width`` is of an output row."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpu_worker.encoders.image.encoder import PictureEncoder, PictureRows, picture_card
+from gpu_worker.encoders.image.encoder import ImageEncoder, ImageRows, image_card
 from gpu_worker.encoders.image.vit import (
     PatchRows,
     VitBlocks,
@@ -32,9 +32,9 @@ class SiglipEmbedding(PatchRows):
     def __init__(self, shape: VitShape) -> None:
         super().__init__(shape, prefix=0, bias=True)
 
-    def forward(self, pictures: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """[pictures, 3, H, W] to [pictures, patches, width]."""
-        return self.patch_rows(pictures) + self.position_embedding.weight
+        return self.patch_rows(images) + self.position_embedding.weight
 
 
 class SiglipTower(nn.Module):
@@ -46,9 +46,9 @@ class SiglipTower(nn.Module):
         self.encoder = VitBlocks(shape)
         self.post_layernorm = nn.LayerNorm(shape.width, eps=shape.epsilon)
 
-    def forward(self, pictures: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """[pictures, 3, H, W] to [pictures, patches, width]."""
-        return torch.as_tensor(self.post_layernorm(self.encoder(self.embeddings(pictures))))
+        return torch.as_tensor(self.post_layernorm(self.encoder(self.embeddings(images))))
 
 
 PREPROCESS_REVISION = "siglip-1"
@@ -77,7 +77,7 @@ _POOLING_HEAD = (
 )
 
 
-def load(request: LoadRequest) -> PictureEncoder:
+def load(request: LoadRequest) -> ImageEncoder:
     """Read the vision half of a SigLIP checkpoint, or a vision tower saved alone."""
     checkpoint = request.checkpoint
     # SigLIP 2 for pictures of any size (NaFlex) is another tower under the same tensor names.
@@ -89,11 +89,11 @@ def load(request: LoadRequest) -> PictureEncoder:
     with torch.device("meta"):
         tower = SiglipTower(shape)
     weights = load_vit(request, tower, unused=_POOLING_HEAD)
-    card = picture_card(request, weights, family="siglip", revision=PREPROCESS_REVISION, width=shape.width)
-    return PictureEncoder(
+    card = image_card(request, weights, family="siglip", revision=PREPROCESS_REVISION, width=shape.width)
+    return ImageEncoder(
         card,
         tower,
-        rows=PictureRows(grid=(shape.side, shape.side), prefix=0),
+        rows=ImageRows(grid=(shape.side, shape.side), prefix=0),
         rule=rule,
         scale=colour_scale(checkpoint.image_processor, HALF_SCALE),
     )

@@ -109,9 +109,9 @@ class PatchRows(nn.Module):
         )
         self.position_embedding = nn.Embedding(shape.side**2 + prefix, shape.width)
 
-    def patch_rows(self, pictures: Tensor) -> Tensor:
+    def patch_rows(self, images: Tensor) -> Tensor:
         """[pictures, 3, H, W] to [pictures, patches, width], in reading order, without positions."""
-        return self.patch_embedding(pictures).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]
+        return self.patch_embedding(images).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]
 
 
 def read_vit_shape(checkpoint: Checkpoint, *, published: Mapping[str, Any]) -> VitShape:

@@ -152,8 +152,8 @@ class QwenEncoder:
     def sample(self) -> Inputs:
         """One small black picture."""
         side = 2 * self._sizes.patch * self._sizes.merge
-        picture = torch.zeros((side, side, 3), dtype=torch.uint8, device=self.card.device)
-        return self.preprocess([picture], [self._plan_grid(1, (side, side))])
+        image = torch.zeros((side, side, 3), dtype=torch.uint8, device=self.card.device)
+        return self.preprocess([image], [self._plan_grid(1, (side, side))])
 
     def warm_up(self) -> None:
         """The sample once through the tower."""

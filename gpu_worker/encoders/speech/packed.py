@@ -15,7 +15,7 @@ from epd.contracts.errors import EmptyMedia
 from epd.contracts.media import ItemOptions, RawMedia
 from gpu_worker.encoders.attention import Segments, offsets_of
 from gpu_worker.encoders.base import DecodeFacts, GraphForm, Inputs, ItemPlan, SegmentRule
-from gpu_worker.encoders.speech.tower import require_sound
+from gpu_worker.encoders.speech.tower import require_audio
 from gpu_worker.preprocess.mel import MelRule, chunk_frames
 from gpu_worker.preprocess.tensors import send
 
@@ -110,7 +110,7 @@ class PackedSpeechEncoder(ABC):
         self._dtype = next(tower.parameters()).dtype
 
     @abstractmethod
-    def mel(self, sounds: Sequence[Tensor]) -> Tensor:
+    def mel(self, audios: Sequence[Tensor]) -> Tensor:
         """float32 [samples] each to float32 [windows, bins, window]."""
 
     def plan(self, raw: RawMedia, options: ItemOptions) -> ItemPlan:
@@ -118,13 +118,13 @@ class PackedSpeechEncoder(ABC):
 
         Raises ``EmptyMedia`` for a sound of two frames (20 ms) or less: it gives no row.
         """
-        sound = require_sound(raw, encoder=self.card.name, sample_rate=self.rule.sample_rate)
-        frames = chunk_frames(sound.samples, self.rule, self.window)
+        audio = require_audio(raw, encoder=self.card.name, sample_rate=self.rule.sample_rate)
+        frames = chunk_frames(audio.samples, self.rule, self.window)
         windows = tuple(rows_of(valid) for valid in frames)
         tokens = sum(rows // 2 for rows in self._runs(windows))
         if tokens == 0:
             least = 2 * self.rule.hop + 1
-            raise EmptyMedia(f"{sound.samples} samples of sound give no row; the least is {least}")
+            raise EmptyMedia(f"{audio.samples} samples of sound give no row; the least is {least}")
         return ItemPlan(
             tokens=tokens,
             cost=sum(windows),
@@ -171,9 +171,9 @@ class PackedSpeechEncoder(ABC):
 
     def sample(self) -> Inputs:
         """A tenth of a second of silence."""
-        sound = torch.zeros(10 * self.rule.hop, device=self.card.device)
+        audio = torch.zeros(10 * self.rule.hop, device=self.card.device)
         plan = ItemPlan(tokens=2, cost=5, bucket="packed", segments=(5,))
-        return self.preprocess([sound], [plan])
+        return self.preprocess([audio], [plan])
 
     def warm_up(self) -> None:
         """The sample once through the tower."""

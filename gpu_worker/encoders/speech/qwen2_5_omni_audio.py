@@ -84,9 +84,9 @@ class OmniAudioEncoder(PackedSpeechEncoder):
 
     joined = True
 
-    def mel(self, sounds: Sequence[Tensor]) -> Tensor:
+    def mel(self, audios: Sequence[Tensor]) -> Tensor:
         """Chunks with zeros behind the sound; one floor for the whole sound."""
-        return chunked_log_mel(sounds, self.rule, self.window)
+        return chunked_log_mel(audios, self.rule, self.window)
 
 
 def load(request: LoadRequest) -> OmniAudioEncoder:

@@ -67,9 +67,9 @@ class Qwen2AudioEncoder(PackedSpeechEncoder):
 
     joined = False
 
-    def mel(self, sounds: Sequence[Tensor]) -> Tensor:
+    def mel(self, audios: Sequence[Tensor]) -> Tensor:
         """Windows of 30 s, filled up with silence; each has its own floor."""
-        return log_mel(stack_windows(sounds, self.rule, torch.device(self.card.device)), self.rule)
+        return log_mel(stack_windows(audios, self.rule, torch.device(self.card.device)), self.rule)
 
 
 def load(request: LoadRequest) -> Qwen2AudioEncoder:

@@ -139,7 +139,7 @@ def read_mel_rule(extractor: Mapping[str, Any], *, bins: int, frames: int | None
     return MelRule(bins=bins, sample_rate=rate, n_fft=n_fft, hop=hop, window=window)
 
 
-def require_sound(raw: RawMedia, *, encoder: str, sample_rate: int) -> RawAudio:
+def require_audio(raw: RawMedia, *, encoder: str, sample_rate: int) -> RawAudio:
     """The item as sound. Raises ``UnsupportedMedia`` for pictures, ``Internal`` for another rate in Hz."""
     if not isinstance(raw, RawAudio):
         raise UnsupportedMedia(f"encoder {encoder} takes audio, not {raw.kind}")

@@ -22,7 +22,7 @@ from gpu_worker.encoders.speech.tower import (
     WhisperTower,
     read_mel_rule,
     read_speech_shape,
-    require_sound,
+    require_audio,
     speech_card,
 )
 from gpu_worker.preprocess.mel import MelRule, chunk_frames, log_mel, stack_windows
@@ -43,8 +43,8 @@ class WhisperEncoder:
 
     def plan(self, raw: RawMedia, options: ItemOptions) -> ItemPlan:
         """1500 rows a window; sound takes no options."""
-        sound = require_sound(raw, encoder=self.card.name, sample_rate=self._rule.sample_rate)
-        lengths = chunk_frames(sound.samples, self._rule, self._rule.frames)
+        audio = require_audio(raw, encoder=self.card.name, sample_rate=self._rule.sample_rate)
+        lengths = chunk_frames(audio.samples, self._rule, self._rule.frames)
         return ItemPlan(
             tokens=self._rows * len(lengths),
             cost=self._rows * len(lengths),
@@ -57,8 +57,8 @@ class WhisperEncoder:
     @torch.inference_mode()
     def preprocess(self, raws: Sequence[Tensor], plans: Sequence[ItemPlan]) -> Inputs:
         """float32 [samples] each to log-mel [windows, bins, frames]; silence fills up the last window."""
-        sound = stack_windows(raws, self._rule, torch.device(self.card.device))
-        return Inputs(tensors={"mel": log_mel(sound, self._rule).to(self._tower.conv1.weight.dtype)})
+        audio = stack_windows(raws, self._rule, torch.device(self.card.device))
+        return Inputs(tensors={"mel": log_mel(audio, self._rule).to(self._tower.conv1.weight.dtype)})
 
     @torch.inference_mode()
     def forward(self, inputs: Inputs) -> Tensor:
@@ -68,9 +68,9 @@ class WhisperEncoder:
 
     def sample(self) -> Inputs:
         """One second of silence."""
-        sound = torch.zeros(self._rule.sample_rate, device=self.card.device)
+        audio = torch.zeros(self._rule.sample_rate, device=self.card.device)
         plan = ItemPlan(tokens=self._rows, cost=self._rows, bucket="window", segments=(self._rows,))
-        return self.preprocess([sound], [plan])
+        return self.preprocess([audio], [plan])
 
     def warm_up(self) -> None:
         """The sample once through the tower."""

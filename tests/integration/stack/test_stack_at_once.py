@@ -20,8 +20,8 @@ from epd.stack.stack import Stack
 REQUESTS = 200
 
 
-def picture(number: int) -> bytes:
-    """A picture that no other number gives."""
+def some_jpeg(number: int) -> bytes:
+    """A JPEG that no other number gives."""
     generator = np.random.default_rng(number)
     coarse = generator.integers(0, 256, (6, 8, 3), dtype=np.uint8)
     buffer = io.BytesIO()
@@ -29,9 +29,9 @@ def picture(number: int) -> bytes:
     return buffer.getvalue()
 
 
-async def post_all(url: str, pictures: list[bytes]) -> list[JobAnswer]:
+async def post_all(url: str, images: list[bytes]) -> list[JobAnswer]:
     async with AsyncClient(url, timeout=120) as client:
-        requests = [client.encode([{"type": "image", "data": data}], model="tiny") for data in pictures]
+        requests = [client.encode([{"type": "image", "data": data}], model="tiny") for data in images]
         return await asyncio.gather(*requests)
 
 
@@ -42,8 +42,8 @@ async def read_all(url: str, jobs: list[JobAnswer]) -> list[np.ndarray]:
 
 
 @torch.inference_mode()
-def single_results(folder: Path, pictures: list[bytes]) -> list[np.ndarray]:
-    """Each picture alone through transformers' own processor and model."""
+def single_results(folder: Path, images: list[bytes]) -> list[np.ndarray]:
+    """Each image alone through transformers' own processor and model."""
     model = Dinov2Model.from_pretrained(folder).eval()
     processor = BitImageProcessor(
         size={"shortest_edge": 256},
@@ -52,7 +52,7 @@ def single_results(folder: Path, pictures: list[bytes]) -> list[np.ndarray]:
         image_std=[0.229, 0.224, 0.225],
     )
     rows = []
-    for data in pictures:
+    for data in images:
         pixels = processor(Image.open(io.BytesIO(data)).convert("RGB"), return_tensors="pt")
         rows.append(model(**pixels).last_hidden_state[0].numpy())
     return rows
@@ -60,12 +60,12 @@ def single_results(folder: Path, pictures: list[bytes]) -> list[np.ndarray]:
 
 @pytest.mark.timeout(300)
 def test_two_hundred_requests_at_once(stack: Stack, checkpoints: Path) -> None:
-    pictures = [picture(number) for number in range(REQUESTS)]
-    jobs = asyncio.run(post_all(stack.api_url, pictures))
+    images = [some_jpeg(number) for number in range(REQUESTS)]
+    jobs = asyncio.run(post_all(stack.api_url, images))
 
     assert [job.state for job in jobs] == [State.DONE] * REQUESTS
     assert len({job.job_id for job in jobs}) == REQUESTS
     found = asyncio.run(read_all(stack.api_url, jobs))
     assert len(found) == REQUESTS
-    for mine, expected in zip(found, single_results(checkpoints / "tiny", pictures), strict=True):
+    for mine, expected in zip(found, single_results(checkpoints / "tiny", images), strict=True):
         assert np.abs(mine - expected).max() <= 1e-3 * np.abs(expected).max()

@@ -8,7 +8,7 @@ import sys
 
 import httpx
 import numpy as np
-from test_stack_at_once import picture
+from test_stack_at_once import some_jpeg
 
 from epd.client import Client
 from epd.contracts.responses import EmbeddingAnswer
@@ -28,7 +28,7 @@ def _cache(stack: Stack, *arguments: str, code: int = 0) -> str:
 
 
 def _encoded(client: Client, number: int) -> tuple[EmbeddingAnswer, bool]:
-    job = client.encode([{"type": "image", "data": picture(number)}], model="qwen-bf16")
+    job = client.encode([{"type": "image", "data": some_jpeg(number)}], model="qwen-bf16")
     (item,) = job.items
     assert item.embedding is not None, item.error
     return item.embedding, item.cached

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 from conftest import MEDIA, WEIGHTS
-from test_stack_at_once import picture
+from test_stack_at_once import some_jpeg
 
 from demo.results import transcribe, word_error_rate
 from demo.scenes import encoded_so_far
@@ -39,18 +39,18 @@ def mixed(stack: Stack) -> JobAnswer:
 def test_every_type_is_encoded_in_order(mixed: JobAnswer) -> None:
     assert mixed.state is State.DONE, [item.error for item in mixed.items]
     assert [item.type for item in mixed.items] == [Modality.IMAGE, Modality.VIDEO, Modality.AUDIO]
-    image, video, sound = mixed.items
+    image, video, audio = mixed.items
     assert image.embedding is not None
     assert image.embedding.shape == (257, 384)
     assert [track.type for track in video.tracks] == [Modality.AUDIO]
-    assert sound.embedding is not None
-    assert sound.embedding.shape == (1500, 384)
+    assert audio.embedding is not None
+    assert audio.embedding.shape == (1500, 384)
     total = mixed.usage.image_tokens + mixed.usage.video_tokens + mixed.usage.audio_tokens
     assert mixed.usage.total_tokens == total
     assert mixed.usage.audio_tokens == 3000
 
 
-def test_the_words_of_a_videos_sound_come_out(client: Client, mixed: JobAnswer) -> None:
+def test_the_words_of_a_videos_audio_come_out(client: Client, mixed: JobAnswer) -> None:
     track = mixed.items[1].tracks[0]
     assert track.embedding is not None
     said = transcribe(client.embedding(track.embedding.key), WEIGHTS / "whisper-tiny.en")
@@ -103,7 +103,7 @@ def test_events_end_with_the_job(client: Client) -> None:
 
 def test_a_job_can_be_cancelled(client: Client) -> None:
     """Many pictures through the slow encoder, so that most of them still wait when the job is cancelled."""
-    items = [{"type": "image", "data": picture(20_000 + number)} for number in range(CANCELLED_ITEMS)]
+    items = [{"type": "image", "data": some_jpeg(20_000 + number)} for number in range(CANCELLED_ITEMS)]
     job = client.submit(items, model="slow")
     cancelled = client.cancel(job.job_id)
     states = [item.state for item in cancelled.items]

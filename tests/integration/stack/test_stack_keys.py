@@ -27,18 +27,18 @@ def _pixels(seed: int, height: int = 84, width: int = 112) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
-def _plain(picture: Image.Image, kind: str = "BMP", **options: object) -> bytes:
+def _plain(image: Image.Image, kind: str = "BMP", **options: object) -> bytes:
     buffer = io.BytesIO()
-    picture.save(buffer, kind, **options)
+    image.save(buffer, kind, **options)
     return buffer.getvalue()
 
 
-def _shot(picture: Image.Image, orientation: int = 1) -> bytes:
+def _shot(image: Image.Image, orientation: int = 1) -> bytes:
     """With the same camera, time and picture id, not compressed: equal pixels in number, equal bytes too."""
     exif = Image.Exif()
     exif.update({**_SAME_EXIF, _ORIENTATION: orientation})
     exif.get_ifd(0x8769).update(_SAME_SHOT)
-    return _plain(picture, "PNG", exif=exif, compress_level=0)
+    return _plain(image, "PNG", exif=exif, compress_level=0)
 
 
 def _case(name: str) -> bytes:

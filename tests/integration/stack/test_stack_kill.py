@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from test_stack_at_once import picture
+from test_stack_at_once import some_jpeg
 
 from epd.client import Client
 from epd.contracts.job import FINAL_STATES, State
@@ -30,7 +30,7 @@ def unacked(client: Client) -> int:
 @pytest.mark.timeout(300)
 def test_sigkill_in_the_middle_of_a_batch(stack: Stack, client: Client) -> None:
     """Items are distinct, so none can be answered from the cache."""
-    items = [{"type": "image", "data": picture(10_000 + number)} for number in range(ITEMS)]
+    items = [{"type": "image", "data": some_jpeg(10_000 + number)} for number in range(ITEMS)]
     job = client.submit(items, model="slow")
     wait_until(lambda: done(client.job(job.job_id)) > 0 and unacked(client) > 0, "a batch under way")
     before = stack.pid("gpu")

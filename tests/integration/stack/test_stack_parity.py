@@ -94,7 +94,7 @@ def test_parity_of_an_image_through_dinov2(
 
 
 @pytest.mark.parametrize("model", ["real", "real-bf16"], ids=["fp32", "bf16"])
-def test_parity_of_sound_through_whisper(
+def test_parity_of_audio_through_whisper(
     client: Client, speech: Path, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     item, found = encode_one(client, speech, model)

@@ -42,13 +42,13 @@ def film(path: Path, start: int, stop: int) -> bytes:
     return path.read_bytes()
 
 
-def encode(client: Client, sound: bytes) -> tuple[ItemAnswer, np.ndarray]:
-    (answer,) = client.encode([{"type": "audio", "data": sound}]).items
+def encode(client: Client, audio: bytes) -> tuple[ItemAnswer, np.ndarray]:
+    (answer,) = client.encode([{"type": "audio", "data": audio}]).items
     assert answer.embedding is not None, answer.error
     return answer, client.embedding(answer.embedding.key)
 
 
-def test_a_longer_sound_encodes_its_new_window_alone(client: Client) -> None:
+def test_a_longer_audio_encodes_its_new_window_alone(client: Client) -> None:
     minute, rows = encode(client, wav(60, seed=1))
     longer, more = encode(client, wav(65, seed=1))
     assert minute.segments == SegmentUse(cached=0, encoded=2)

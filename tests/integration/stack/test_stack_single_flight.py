@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 from conftest import MEDIA
-from test_stack_at_once import picture
+from test_stack_at_once import some_jpeg
 from test_stack_kill import wait_until
 
 from epd.client import Client
@@ -179,7 +179,7 @@ def answers(url: str) -> bool:
 
 
 def test_one_new_url(fleet: Fleet) -> None:
-    fleet.site.pages["/new.jpg"] = picture(50_001)
+    fleet.site.pages["/new.jpg"] = some_jpeg(50_001)
     before = fleet.counted()
     items = fleet.at_once([{"type": "image", "url": fleet.site.url("/new.jpg")}] * REQUESTS)
     assert {item["state"] for item in items} == {"done"}
@@ -189,7 +189,7 @@ def test_one_new_url(fleet: Fleet) -> None:
 
 
 def test_the_same_bytes_from_everywhere(fleet: Fleet) -> None:
-    data = picture(50_002)
+    data = some_jpeg(50_002)
     fleet.site.pages["/a.jpg"] = fleet.site.pages["/b.jpg"] = data
     before = fleet.counted()
     sources: list[dict[str, Any]] = [
@@ -205,7 +205,7 @@ def test_the_same_bytes_from_everywhere(fleet: Fleet) -> None:
     fleet.difference(before, {"downloads": 2, "decode_items": 1, "encode_items": 1})
 
 
-def test_one_new_video_with_its_sound(fleet: Fleet) -> None:
+def test_one_new_video_with_its_audio(fleet: Fleet) -> None:
     fleet.site.pages["/new.mp4"] = (MEDIA / "launch.mp4").read_bytes()
     before = fleet.counted()
     items = fleet.at_once([{"type": "video", "url": fleet.site.url("/new.mp4")}] * REQUESTS)
@@ -228,7 +228,7 @@ def test_an_error_is_shared(fleet: Fleet, path: str, body: bytes, code: str) -> 
 
 def test_a_leader_that_is_killed_is_run_again(fleet: Fleet) -> None:
     """Whichever worker flies: both are killed while the server holds its answer back."""
-    fleet.site.pages["/kill.jpg"] = picture(50_003)
+    fleet.site.pages["/kill.jpg"] = some_jpeg(50_003)
     item = {"type": "image", "url": fleet.site.url("/kill.jpg")}
 
     def kill_both() -> bool:

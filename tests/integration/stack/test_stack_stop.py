@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from test_stack_at_once import picture
+from test_stack_at_once import some_jpeg
 from test_stack_kill import done, unacked, wait_until
 
 from epd.client import Client
@@ -31,11 +31,11 @@ image = "slow"
 """
 
 
-class Pictures(BaseHTTPRequestHandler):
+class Images(BaseHTTPRequestHandler):
     """``/17`` is picture number 20 017."""
 
     def do_GET(self) -> None:
-        data = picture(20_000 + int(self.path.strip("/")))
+        data = some_jpeg(20_000 + int(self.path.strip("/")))
         self.send_response(200)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -47,7 +47,7 @@ class Pictures(BaseHTTPRequestHandler):
 
 @contextmanager
 def photo_server() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Pictures)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Images)
     Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"

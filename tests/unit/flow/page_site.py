@@ -110,10 +110,10 @@ def fetch_during(bench: Bench, site: Site, leader: FetchMessage, others: list[Fe
         led.result(20)
 
 
-def complete_all(bench: Bench, sound: bool | None = None) -> None:
+def complete_all(bench: Bench, has_audio: bool | None = None) -> None:
     for encode in bench.outbox.encodes:
-        present = sound if encode.wanted.track is VIDEO else None
-        bench.complete(encode.wanted, encode.digest, sound=present)
+        present = has_audio if encode.wanted.track is VIDEO else None
+        bench.complete(encode.wanted, encode.digest, has_audio=present)
 
 
 def in_flight(bench: Bench, site: Site, kind: Modality = IMAGE) -> bool:

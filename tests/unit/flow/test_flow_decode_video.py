@@ -12,15 +12,15 @@ from tests.flow_kit import Bench, png
 IMAGE, VIDEO, AUDIO = Modality.IMAGE, Modality.VIDEO, Modality.AUDIO
 
 
-def test_video_with_sound_has_two_parts(bench: Bench, videos: dict[str, bytes]) -> None:
+def test_video_with_audio_has_two_parts(bench: Bench, videos: dict[str, bytes]) -> None:
     message = bench.job((VIDEO, bench.upload(videos["loud"])))
     bench.decode(bench.fetched(message))
-    frames, sound = bench.outbox.encodes
+    frames, audio = bench.outbox.encodes
     assert isinstance(frames.raw, RawFrames)
-    assert isinstance(sound.raw, RawAudio)
+    assert isinstance(audio.raw, RawAudio)
     assert frames.audio is not None
     assert frames.audio.present
-    assert sound.raw.sample_rate == 16000
+    assert audio.raw.sample_rate == 16000
     assert bench.parts(message) == {"0.video", "0.audio"}
 
 
@@ -33,7 +33,7 @@ def test_silent_video_has_one_part(bench: Bench, videos: dict[str, bytes]) -> No
     assert bench.parts(message) == {"0.video"}
 
 
-def test_silent_video_fails_where_sound_is_required(bench: Bench, videos: dict[str, bytes]) -> None:
+def test_silent_video_fails_where_audio_is_required(bench: Bench, videos: dict[str, bytes]) -> None:
     source = bench.upload(videos["silent"])
     strict, other = bench.job((VIDEO, source), audio_track="require"), bench.job((VIDEO, source))
     bench.decode(bench.fetched(strict))
@@ -43,7 +43,7 @@ def test_silent_video_fails_where_sound_is_required(bench: Bench, videos: dict[s
     assert [encode.job_id for encode in bench.outbox.encodes] == [other.job_id]
 
 
-def test_sound_is_left_alone_with_none(bench: Bench, videos: dict[str, bytes]) -> None:
+def test_audio_is_left_alone_with_none(bench: Bench, videos: dict[str, bytes]) -> None:
     message = bench.job((VIDEO, bench.upload(videos["loud"])), audio_track="none")
     bench.decode(bench.fetched(message))
     (frames,) = bench.outbox.encodes
@@ -52,7 +52,7 @@ def test_sound_is_left_alone_with_none(bench: Bench, videos: dict[str, bytes]) -
     assert bench.parts(message) == {"0.video"}
 
 
-def test_broken_sound_fails_alone(
+def test_broken_audio_fails_alone(
     bench: Bench, videos: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from workers.decode.decode import decode
@@ -78,7 +78,7 @@ def test_second_video_waits_for_both_tracks(bench: Bench, videos: dict[str, byte
     assert len(bench.outbox.decodes) == 1, "its sound is known, so it waits without a decode"
     assert [encode.job_id for encode in bench.outbox.encodes] == [one.job_id] * 2
     for encode in bench.outbox.encodes:
-        bench.complete(encode.wanted, encode.digest, sound=True if encode.wanted.track is VIDEO else None)
+        bench.complete(encode.wanted, encode.digest, has_audio=True if encode.wanted.track is VIDEO else None)
     for message in (one, two):
         view = bench.store.jobs.view(message.job_id)
         assert view is not None
@@ -86,18 +86,18 @@ def test_second_video_waits_for_both_tracks(bench: Bench, videos: dict[str, byte
         assert set(view.parts) == {"0.video", "0.audio"}
 
 
-def test_picture_as_audio_is_unsupported_whoever_else_sends_it(bench: Bench) -> None:
+def test_image_as_audio_is_unsupported_whoever_else_sends_it(bench: Bench) -> None:
     source = bench.upload(png())
-    sound, film = bench.job((AUDIO, source)), bench.job((VIDEO, source))
-    decode = bench.fetched(sound)
+    audio, film = bench.job((AUDIO, source)), bench.job((VIDEO, source))
+    decode = bench.fetched(audio)
     bench.decode(bench.fetched(film))
-    assert bench.part(sound, "0.audio").state is State.RUNNING
+    assert bench.part(audio, "0.audio").state is State.RUNNING
     bench.decode(decode)
-    assert bench.code(sound, "0.audio") == "unsupported_media"
+    assert bench.code(audio, "0.audio") == "unsupported_media"
 
 
 @pytest.mark.parametrize("known", ["by nobody", "by a note", "by cached frames"])
-def test_an_item_fetched_again_for_its_sound_fails_where_its_video_is_silent_now(
+def test_an_item_fetched_again_for_its_audio_fails_where_its_video_is_silent_now(
     bench: Bench, videos: dict[str, bytes], known: str
 ) -> None:
     message = bench.job((VIDEO, bench.upload(videos["silent"])))
@@ -105,9 +105,9 @@ def test_an_item_fetched_again_for_its_sound_fails_where_its_video_is_silent_now
     jobs.add_part(message.job_id, PartId(0, AUDIO))
     jobs.finish(message.job_id, PartId(0, VIDEO), PartRecord(state=State.DONE))
     if known == "by a note":
-        bench.store.sources.note_sound(digest, False)
+        bench.store.sources.note_audio(digest, False)
     if known == "by cached frames":
-        bench.complete(bench.wanted(message, VIDEO, digest), digest, sound=False)
+        bench.complete(bench.wanted(message, VIDEO, digest), digest, has_audio=False)
     bench.fetch(message)
     for decode in bench.outbox.decodes:
         bench.decode(decode)

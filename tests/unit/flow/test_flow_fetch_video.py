@@ -24,7 +24,7 @@ def test_unknown_video_is_left_to_decode_unclaimed(bench: Bench) -> None:
     assert all(decode.main and decode.audio for decode in bench.outbox.decodes)
 
 
-def test_video_without_wanted_sound_is_claimed(bench: Bench) -> None:
+def test_video_without_wanted_audio_is_claimed(bench: Bench) -> None:
     source = bench.upload(b"video")
     bench.fetch(bench.job((VIDEO, source), audio_track="none"))
     bench.fetch(bench.job((VIDEO, source), audio_track="none"))
@@ -35,16 +35,16 @@ def test_video_without_wanted_sound_is_claimed(bench: Bench) -> None:
 def test_cached_silent_video_has_no_child(bench: Bench) -> None:
     message = bench.job((VIDEO, bench.upload(b"video")))
     digest = digest_of(message)
-    bench.complete(bench.wanted(message, VIDEO, digest), digest, sound=False)
+    bench.complete(bench.wanted(message, VIDEO, digest), digest, has_audio=False)
     bench.fetch(message)
     assert bench.parts(message) == {"0.video"}
     assert bench.part(message, "0.video").cached
 
 
-def test_cached_silent_video_fails_where_sound_is_required(bench: Bench) -> None:
+def test_cached_silent_video_fails_where_audio_is_required(bench: Bench) -> None:
     message = bench.job((VIDEO, bench.upload(b"video")), audio_track="require")
     digest = digest_of(message)
-    bench.complete(bench.wanted(message, VIDEO, digest), digest, sound=False)
+    bench.complete(bench.wanted(message, VIDEO, digest), digest, has_audio=False)
     bench.fetch(message)
     assert bench.code(message, "0.video") == "no_audio_track"
 
@@ -52,7 +52,7 @@ def test_cached_silent_video_fails_where_sound_is_required(bench: Bench) -> None
 def test_both_cached(bench: Bench) -> None:
     message = bench.job((VIDEO, bench.upload(b"video")))
     digest = digest_of(message)
-    bench.complete(bench.wanted(message, VIDEO, digest), digest, sound=True)
+    bench.complete(bench.wanted(message, VIDEO, digest), digest, has_audio=True)
     bench.complete(bench.wanted(message, AUDIO, digest), digest)
     bench.fetch(message)
     assert bench.part(message, "0.video").cached
@@ -60,10 +60,10 @@ def test_both_cached(bench: Bench) -> None:
     assert not bench.outbox.decodes
 
 
-def test_cached_frames_with_missing_sound(bench: Bench) -> None:
+def test_cached_frames_with_missing_audio(bench: Bench) -> None:
     message = bench.job((VIDEO, bench.upload(b"video")))
     digest = digest_of(message)
-    bench.complete(bench.wanted(message, VIDEO, digest), digest, sound=True)
+    bench.complete(bench.wanted(message, VIDEO, digest), digest, has_audio=True)
     bench.fetch(message)
     (decode,) = bench.outbox.decodes
     assert decode.main is None
@@ -72,7 +72,7 @@ def test_cached_frames_with_missing_sound(bench: Bench) -> None:
     assert bench.part(message, "0.audio").state is State.QUEUED
 
 
-def test_cached_sound_with_missing_frames(bench: Bench) -> None:
+def test_cached_audio_with_missing_frames(bench: Bench) -> None:
     message = bench.job((VIDEO, bench.upload(b"video")))
     digest = digest_of(message)
     bench.complete(bench.wanted(message, AUDIO, digest), digest)
@@ -92,7 +92,7 @@ def test_model_without_ear_has_no_child(bench: Bench) -> None:
 def test_changed_ear_is_another_key(bench: Bench) -> None:
     message = bench.job((VIDEO, bench.upload(b"video")))
     digest = digest_of(message)
-    bench.complete(bench.wanted(message, VIDEO, digest), digest, sound=True)
+    bench.complete(bench.wanted(message, VIDEO, digest), digest, has_audio=True)
     bench.complete(bench.wanted(message, AUDIO, digest), digest)
     bench.store.cards.announce(EAR.model_copy(update={"weights_digest": "c" * 64}))
     bench.fetch(message)

@@ -31,7 +31,7 @@ def test_a_video_is_downloaded_and_decoded_once(
     assert site.hits == 1
     assert len(bench.outbox.decodes) == 1
     assert {encode.job_id for encode in bench.outbox.encodes} == {jobs[0].job_id}
-    complete_all(bench, sound=kind == "loud")
+    complete_all(bench, has_audio=kind == "loud")
     parts = {"0.video", "0.audio"} if kind == "loud" else {"0.video"}
     for job in [*jobs, late]:
         assert bench.parts(job) == parts
@@ -47,7 +47,7 @@ def test_a_file_that_is_no_video_fails_all(bench: Bench, site: Site) -> None:
     assert site.hits == 1
 
 
-def test_who_insists_on_sound_fails_alone_and_the_others_start_again(
+def test_who_insists_on_audio_fails_alone_and_the_others_start_again(
     bench: Bench,
     site: Site,
     videos: dict[str, bytes],
@@ -64,5 +64,5 @@ def test_who_insists_on_sound_fails_alone_and_the_others_start_again(
     assert again.job_id == easy.job_id
     bench.fetch(again)
     bench.decode(bench.outbox.decodes[-1])
-    complete_all(bench, sound=False)
+    complete_all(bench, has_audio=False)
     assert bench.part(easy, "0.video").state is State.DONE

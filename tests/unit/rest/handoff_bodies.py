@@ -12,13 +12,13 @@ from epd.store.values import Completed
 if TYPE_CHECKING:
     from conftest import Rest
 
-IMAGE, SOUND = "c3" * 32, "d4" * 32
+IMAGE, AUDIO = "c3" * 32, "d4" * 32
 URL = "/v1/handoff/chatcmpl-9f:1"
 
 
 def keep(rest: Rest) -> Rest:
     """Put both there; five and seven rows."""
-    for key, track in ((IMAGE, Modality.IMAGE), (SOUND, Modality.AUDIO)):
+    for key, track in ((IMAGE, Modality.IMAGE), (AUDIO, Modality.AUDIO)):
         wanted = Wanted(key=key, track=track, encoder="eye", encoder_identity="x")
         entry = rest.worker.put(wanted, "e" * 64)
         rest.store.flights.complete([Completed(entry, "0" * 32, PartId(0, track), {})])

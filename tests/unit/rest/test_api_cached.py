@@ -50,7 +50,7 @@ def test_the_answer_is_the_job_s_for_every_kind_of_item(
     assert all(item["cached"] for item in body["items"])
 
 
-def test_a_video_with_sound_has_its_track(rest: Rest, forbid_threads: Callable[[], None]) -> None:
+def test_a_video_with_audio_has_its_track(rest: Rest, forbid_threads: Callable[[], None]) -> None:
     url = "http://media.test/sound.mp4"
     film = {"type": "video", "media_id": content_digest(url.encode())}
     rest.encode({"type": "video", "url": url})
@@ -193,7 +193,7 @@ def test_an_option_set_to_its_default_is_refused_where_it_does_not_apply(rest: R
     assert "audio_track" in answer.text
 
 
-def test_the_same_picture_at_another_place_is_its_own(rest: Rest) -> None:
+def test_the_same_image_at_another_place_is_its_own(rest: Rest) -> None:
     song = media(rest, b"a song", "audio")
     rest.encode(PNG, song)
     for items in ([PNG, song], [song, PNG], [PNG, PNG, song]):

@@ -21,9 +21,9 @@ PNG = b"\x89PNG not really a picture"
 
 
 def test_a_whole_answer(rest: Rest) -> None:
-    sound = {"type": "audio", "url": "http://media.test/a.wav"}
+    audio = {"type": "audio", "url": "http://media.test/a.wav"}
     film = {"type": "video", "url": "http://media.test/sound.mp4", "id": "film"}
-    body = rest.encode(CAT, sound, film)
+    body = rest.encode(CAT, audio, film)
     assert body["state"] == "done"
     assert [item["type"] for item in body["items"]] == ["image", "audio", "video"]
     assert [item["id"] for item in body["items"]] == ["cat", None, "film"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from api_worker_double import HIDDEN
-from handoff_bodies import IMAGE, SOUND, URL, body, keep
+from handoff_bodies import AUDIO, IMAGE, URL, body, keep
 
 from api.errors import seconds_text
 from api.services import Services
@@ -28,7 +28,7 @@ def kept(rest: Rest) -> Rest:
     return keep(rest)
 
 
-PROMPT = body((IMAGE, 4, 5), (SOUND, 11, 7), mrope_position_delta=-3, prompt_tokens=20, extra={"seed": 7})
+PROMPT = body((IMAGE, 4, 5), (AUDIO, 11, 7), mrope_position_delta=-3, prompt_tokens=20, extra={"seed": 7})
 
 
 def test_prefill_puts_and_decode_gets(kept: Rest) -> None:
@@ -38,9 +38,9 @@ def test_prefill_puts_and_decode_gets(kept: Rest) -> None:
     assert (got.status_code, got.headers["Content-Type"]) == (200, "application/json")
     assert put.json() == {"request_id": "chatcmpl-9f:1", "nbytes": len(got.content), "ttl": 600.0}
     found = Handoff.from_json(got.content)
-    assert [(item.key, item.offset, item.length) for item in found.items] == [(IMAGE, 4, 5), (SOUND, 11, 7)]
+    assert [(item.key, item.offset, item.length) for item in found.items] == [(IMAGE, 4, 5), (AUDIO, 11, 7)]
     assert [item.metadata.hidden for item in found.items] == [HIDDEN, HIDDEN]
-    metadata = [kept.client.get(f"/v1/metadata/{key}").json() for key in (IMAGE, SOUND)]
+    metadata = [kept.client.get(f"/v1/metadata/{key}").json() for key in (IMAGE, AUDIO)]
     assert [item["metadata"] for item in got.json()["items"]] == [
         {name: value for name, value in one.items() if value is not None} for one in metadata
     ]

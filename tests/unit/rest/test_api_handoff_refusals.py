@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from handoff_bodies import IMAGE, SOUND, URL, body, keep
+from handoff_bodies import AUDIO, IMAGE, URL, body, keep
 
 from api import handoff as route
 
@@ -81,7 +81,7 @@ def test_wrong_counts_and_overlaps_are_refused(kept: Rest) -> None:
     wrong = kept.client.put(URL, json=body((IMAGE, 4, 6)))
     said = "items[0]: 6 placeholders at 4, 5 rows: length may be 5 or 0"
     assert (wrong.status_code, wrong.json()["detail"]) == (400, said)
-    overlap = kept.client.put(URL, json=body((IMAGE, 4, 5), (SOUND, 8, 7)))
+    overlap = kept.client.put(URL, json=body((IMAGE, 4, 5), (AUDIO, 8, 7)))
     assert (overlap.status_code, "overlap" in overlap.json()["detail"]) == (400, True)
     assert kept.client.get(URL).status_code == 404
 

@@ -23,9 +23,9 @@ from epd.store.values import Completed
 if TYPE_CHECKING:
     from conftest import Rest
 
-IMAGE, SOUND, FILM = "c3" * 32, "d4" * 32, "e5" * 32
+IMAGE, AUDIO, FILM = "c3" * 32, "d4" * 32, "e5" * 32
 GONE = "f6" * 32
-TRACKS = {IMAGE: (Modality.IMAGE, 5), SOUND: (Modality.AUDIO, 7), FILM: (Modality.VIDEO, 12)}
+TRACKS = {IMAGE: (Modality.IMAGE, 5), AUDIO: (Modality.AUDIO, 7), FILM: (Modality.VIDEO, 12)}
 
 
 def keep(rest: Rest, dtypes: dict[str, str]) -> Rest:
@@ -47,7 +47,7 @@ def ask(rest: Rest, *wanted: tuple[str, int, int | None], **fields: Any) -> Resp
 
 
 def test_a_tensor_for_each_slice_in_the_order_asked_for(kept: Rest) -> None:
-    wanted = [(FILM, 3, 12), (IMAGE, 0, None), (FILM, 0, 1), (SOUND, 6, 7), (IMAGE, 0, None)]
+    wanted = [(FILM, 3, 12), (IMAGE, 0, None), (FILM, 0, 1), (AUDIO, 6, 7), (IMAGE, 0, None)]
     answer = ask(kept, *wanted)
     assert (answer.status_code, answer.headers["X-Epd-Rows"]) == (200, "9,5,1,1,5")
     assert int(answer.headers["Content-Length"]) == len(answer.content)
@@ -61,18 +61,18 @@ def test_a_tensor_for_each_slice_in_the_order_asked_for(kept: Rest) -> None:
 
 
 def test_dtypes_may_differ_in_safetensors_and_not_in_raw(rest: Rest) -> None:
-    keep(rest, {SOUND: "bfloat16"})
-    both = [(IMAGE, 1, 4), (SOUND, 2, 5)]
+    keep(rest, {AUDIO: "bfloat16"})
+    both = [(IMAGE, 1, 4), (AUDIO, 2, 5)]
     tensors = load_torch(ask(rest, *both).content)
     assert (tensors["0"].dtype, tensors["1"].dtype) == (torch.float32, torch.bfloat16)
-    np.testing.assert_array_equal(tensors["1"].float().numpy(), rows(SOUND, 7)[2:5])
+    np.testing.assert_array_equal(tensors["1"].float().numpy(), rows(AUDIO, 7)[2:5])
     refused = ask(rest, *both, format="raw")
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_request")
     assert "one dtype" in refused.json()["detail"]
-    raw = ask(rest, (SOUND, 2, 5), (SOUND, 0, 1), format="raw")
+    raw = ask(rest, (AUDIO, 2, 5), (AUDIO, 0, 1), format="raw")
     assert (raw.headers["X-Epd-Dtype"], raw.headers["X-Epd-Hidden"]) == ("bfloat16", "8")
     upper = (np.frombuffer(raw.content, "<u2").astype("<u4") << 16).view("<f4").reshape(-1, 8)
-    np.testing.assert_array_equal(upper, rows(SOUND, 7)[[2, 3, 4, 0]])
+    np.testing.assert_array_equal(upper, rows(AUDIO, 7)[[2, 3, 4, 0]])
 
 
 def test_raw_is_the_rows_one_behind_the_other(kept: Rest) -> None:

@@ -51,8 +51,8 @@ def test_pixels_past_the_last_patch_are_left_out(tmp_path: Path) -> None:
     encoder = changed(tmp_path, "siglip", {"image_size": 60})
     plan = encoder.plan(tiny.raw_image(30, 30), tiny.NO_OPTIONS)
     assert (plan.tokens, plan.target) == (16, (60, 60))
-    picture = tiny.random_picture(30, 30)
-    assert encoder.forward(encoder.preprocess([picture], [plan])).shape == (16, 32)
+    image = tiny.random_image(30, 30)
+    assert encoder.forward(encoder.preprocess([image], [plan])).shape == (16, 32)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -61,8 +61,8 @@ def test_a_tower_saved_alone_is_the_same(tmp_path: Path, family: str) -> None:
     config, state = tiny.TINY[family]
     alone = {name.removeprefix("vision_model."): tensor for name, tensor in state().items()}
     path = tiny.write_checkpoint(tmp_path / "alone", config["vision_config"], alone)
-    plan, picture = whole.plan(tiny.raw_image(40, 50), tiny.NO_OPTIONS), tiny.random_picture(40, 50)
-    rows = [e.forward(e.preprocess([picture], [plan])) for e in (whole, tiny.encoder_at(family, path))]
+    plan, image = whole.plan(tiny.raw_image(40, 50), tiny.NO_OPTIONS), tiny.random_image(40, 50)
+    rows = [e.forward(e.preprocess([image], [plan])) for e in (whole, tiny.encoder_at(family, path))]
     assert torch.equal(rows[0], rows[1])
 
 

@@ -19,7 +19,7 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 
 from tests.parity.media import image_item, random_sizes
 from tests.parity.published import encode, load_ours, make_felt
-from tests.parity.published_pictures import SIZES, VISION, PublishedTower, saved, small_tower
+from tests.parity.published_images import SIZES, VISION, PublishedTower, saved, small_tower
 from tests.parity.row_figures import relative_error
 
 
@@ -33,7 +33,7 @@ def error_of(family: str, folder: Path, model: Any, processor: Any, size: tuple[
 
 
 @pytest.mark.parametrize(("family", "rows"), [("clip", 50), ("siglip", 49)])
-def test_pixels_and_rows_of_a_picture(tmp_path: Path, family: str, rows: int) -> None:
+def test_pixels_and_rows_of_an_image(tmp_path: Path, family: str, rows: int) -> None:
     small = small_tower(family, tmp_path)
     encoder = load_ours(family, tmp_path)
     assert encode(encoder, [image_item(30, 40)])[0].shape == (rows, VISION["hidden_size"])

@@ -14,9 +14,9 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 from gpu_worker.encoders.base import Encoder
-from tests.parity.media import PHOTOS, image_item, photo_item, picture_company, processed, random_sizes
+from tests.parity.media import PHOTOS, image_company, image_item, photo_item, processed, random_sizes
 from tests.parity.published import Count, Item, make_felt
-from tests.unit.tiny_checkpoints import NO_OPTIONS, random_picture, raw_frames, raw_image
+from tests.unit.tiny_checkpoints import NO_OPTIONS, random_image, raw_frames, raw_image
 
 SIZES = [(1, 1), (224, 224), (256, 256), (333, 500), (500, 333), (8, 1600), (1600, 8), (3, 240), (225, 226)]
 VISION: dict[str, Any] = {
@@ -72,12 +72,12 @@ class PublishedTower:
 
     def items(self) -> list[Item]:
         """Pictures of odd sizes, and a video."""
-        video = raw_frames(3, 90, 160), random_picture(90, 160, frames=3)
+        video = raw_frames(3, 90, 160), random_image(90, 160, frames=3)
         return [*(image_item(*size) for size in SIZES), video]
 
     def company(self) -> tuple[Item, list[list[Item]]]:
         """A picture among pictures."""
-        return picture_company(400)
+        return image_company(400)
 
     def counts(self, number: int) -> Iterator[Count]:
         """Pictures through the processor itself, videos as their frames."""
@@ -98,14 +98,14 @@ class PublishedTower:
     def own_pixels(self, encoder: Encoder, item: Item) -> Tensor:
         """The same of ours."""
         plan = encoder.plan(item[0], NO_OPTIONS)
-        return encoder.preprocess([item[1]], [plan]).tensors["pictures"].flatten(2)
+        return encoder.preprocess([item[1]], [plan]).tensors["images"].flatten(2)
 
     def spread(self) -> Tensor:
         """Levels a unit."""
         return 255.0 * torch.tensor(self.processor.image_std)[:, None]
 
-    def _values(self, picture: Tensor) -> Tensor:
-        values: Tensor = processed(self.processor, [picture]).pixel_values
+    def _values(self, image: Tensor) -> Tensor:
+        values: Tensor = processed(self.processor, [image]).pixel_values
         return values
 
 

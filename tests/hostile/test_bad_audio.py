@@ -49,12 +49,12 @@ def pitch(samples: np.ndarray, rate: int = 16_000) -> float:
     ],
 )
 def test_samples_pitch_and_gain(decoded: Decode, name: str, samples: int, peak: float | None) -> None:
-    raw, sound = decoded(name, Modality.AUDIO)
+    raw, audio = decoded(name, Modality.AUDIO)
     assert raw.samples == samples
     assert not raw.partial
-    assert abs(pitch(sound) - 440) < 20
+    assert abs(pitch(audio) - 440) < 20
     if peak is not None:
-        assert np.abs(sound).max() == pytest.approx(peak, abs=2e-3)
+        assert np.abs(audio).max() == pytest.approx(peak, abs=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -64,17 +64,17 @@ def test_codec_delay_is_taken_off_once(decoded: Decode, name: str, rate: int, sa
     assert decoded(name, Modality.AUDIO, sample_rate=rate)[0].samples == samples
 
 
-def test_sound_without_pictures_in_a_video_container(decoded: Decode) -> None:
+def test_audio_without_images_in_a_video_container(decoded: Decode) -> None:
     """Up to version 7 ffmpeg keeps the padding of the last AAC frame that the edit list cuts."""
-    raw, sound = decoded("VID-19.mp4", Modality.AUDIO)
+    raw, audio = decoded("VID-19.mp4", Modality.AUDIO)
     assert raw.samples in {16_000, 16_384}
-    assert abs(pitch(sound) - 440) < 20
+    assert abs(pitch(audio) - 440) < 20
 
 
 def test_opposite_channels_cancel(decoded: Decode) -> None:
-    raw, sound = decoded("AUD-05.wav", Modality.AUDIO)
+    raw, audio = decoded("AUD-05.wav", Modality.AUDIO)
     assert raw.samples == 8_000
-    assert np.abs(sound).max() == 0
+    assert np.abs(audio).max() == 0
 
 
 def test_ten_samples_are_ten_samples(decoded: Decode) -> None:
@@ -82,9 +82,9 @@ def test_ten_samples_are_ten_samples(decoded: Decode) -> None:
 
 
 def test_nothing_is_cut_at_thirty_seconds(decoded: Decode) -> None:
-    raw, sound = decoded("AUD-12.ogg", Modality.AUDIO)
+    raw, audio = decoded("AUD-12.ogg", Modality.AUDIO)
     assert raw.samples == 496_000
-    assert abs(pitch(sound[-12_000:-4_000]) - 880) < 20
+    assert abs(pitch(audio[-12_000:-4_000]) - 880) < 20
 
 
 def test_a_recording_that_died_keeps_its_good_part(decoded: Decode) -> None:
@@ -121,8 +121,8 @@ def test_the_mean_of_full_channels_is_not_clipped(decoded: Decode, tmp_path: Pat
     wave = 1.5 * np.sin(np.arange(16_000) * 2 * np.pi * 440 / 16_000)
     levels = np.linspace(0.5, 1.0, channels)
     soundfile.write(tmp_path / "full.wav", wave[:, None] * levels, 16_000, subtype="FLOAT")
-    _, sound = decoded(tmp_path / "full.wav", Modality.AUDIO)
-    assert np.allclose(sound, wave * levels.mean(), atol=1e-5)
+    _, audio = decoded(tmp_path / "full.wav", Modality.AUDIO)
+    assert np.allclose(audio, wave * levels.mean(), atol=1e-5)
 
 
 def test_cuts_and_flips_never_escape_the_error_tree(decoded: Decode, tmp_path: Path) -> None:
