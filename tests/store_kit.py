@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import redis
 
 from epd.settings import Settings
+from epd.store import keys
 from epd.store.open import open_store
 from epd.store.store import Store
 
 #: Databases of the session's server. Tests that name one themselves use the first 16.
 DATABASES = 32
 _FIRST_FREE = 16
+
+#: Keys without a TTL that ``keys.py`` documents: bounded by byte limits, by open flights, by admission or
+#: by the config.
+BOUNDED = {keys.LRU, keys.LRU_BYTES, keys.LRU2, keys.LRU2_BYTES, keys.LRU_SIZES, keys.FLIGHTS}
+BOUNDED |= {keys.CACHE_TOTALS}
+BOUNDED |= {keys.LOAD, keys.LOAD_JOBS, keys.LOAD_CHECKS}
+BOUNDED_PREFIX = keys.encoder("")
+
+MakeStore = Callable[..., Store]
 
 
 class Stores:
@@ -52,3 +62,12 @@ class Databases:
         finally:
             stores.close()
             self._free.append(number)
+
+
+def leaked_keys(client: redis.Redis) -> list[str]:
+    """Keys of ours that neither end by themselves nor are bounded."""
+    return [
+        key
+        for key in client.scan_iter(f"{keys.PREFIX}*")
+        if client.ttl(key) == -1 and key not in BOUNDED and not key.startswith(BOUNDED_PREFIX)
+    ]

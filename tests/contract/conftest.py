@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
 from epd.settings import Settings
-from epd.store import keys
 from epd.store.store import Store
-from tests.store_kit import Stores
-
-#: Keys without a TTL that ``keys.py`` documents: bounded by byte limits, by open flights, by admission or
-#: by the config.
-BOUNDED = {keys.LRU, keys.LRU_BYTES, keys.LRU2, keys.LRU2_BYTES, keys.LRU_SIZES, keys.FLIGHTS}
-BOUNDED |= {keys.CACHE_TOTALS}
-BOUNDED |= {keys.LOAD, keys.LOAD_JOBS, keys.LOAD_CHECKS}
-BOUNDED_PREFIX = keys.encoder("")
-
-MakeStore = Callable[..., Store]
+from tests.store_kit import MakeStore, Stores, leaked_keys
 
 
 @pytest.fixture
@@ -39,15 +29,6 @@ def server(store_settings: Settings) -> Iterator[redis.Redis]:
     with redis.Redis.from_url(store_settings.store_url, decode_responses=True) as client:
         yield client
         assert leaked_keys(client) == []
-
-
-def leaked_keys(client: redis.Redis) -> list[str]:
-    """Keys of ours that neither end by themselves nor are bounded."""
-    return [
-        key
-        for key in client.scan_iter(f"{keys.PREFIX}*")
-        if client.ttl(key) == -1 and key not in BOUNDED and not key.startswith(BOUNDED_PREFIX)
-    ]
 
 
 @pytest.fixture

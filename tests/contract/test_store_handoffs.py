@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
-from store_values import entry_of, key_of, listen_until, put_embedding, wait_until
 
 from epd.contracts.embedding import Metadata
 from epd.contracts.errors import HandoffConflict, InvalidRequest, NotFound
@@ -15,7 +14,8 @@ from epd.contracts.handoff import Handoff, HandoffRequest, Placement, handoff_to
 from epd.store import keys
 from epd.store.store import Store
 from epd.store.values import MAX_WATCHERS
-from tests.contract.conftest import MakeStore
+from tests.contract.store_values import entry_of, key_of, listen_until, put_embedding, wait_until
+from tests.store_kit import MakeStore
 
 ID = "chatcmpl-7f:0"
 

@@ -17,9 +17,9 @@ from epd.contracts.job import FINAL_STATES, PartId, PartRecord, Priority, Stage,
 from epd.contracts.media import Modality
 from epd.store.store import Store
 from epd.store.values import Claim, Completed, Load
-from tests.contract.conftest import MakeStore
 from tests.contract.store_values import data_of, entry_of, job_record, key_of, waiter_of
 from tests.contract.tier_kit import MIB, Tiers, two_tiers
+from tests.store_kit import MakeStore
 
 PARTS = [PartId(index, track) for index in (0, 1) for track in (Modality.IMAGE, Modality.AUDIO)]
 JOBS = range(3)

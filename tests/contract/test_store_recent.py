@@ -22,8 +22,8 @@ from epd.store.loop_connection import LoopConnection
 from epd.store.open import open_store
 from epd.store.store import Store
 from epd.store.values import SourceMemo
-from tests.contract.conftest import MakeStore
 from tests.contract.store_values import IMAGE, job_record, key_of, put_embedding
+from tests.store_kit import MakeStore
 
 KEY, OTHER = key_of(1), key_of(2)
 CARD = EncoderCard(

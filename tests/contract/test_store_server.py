@@ -21,7 +21,6 @@ from epd.store.open import open_store
 from epd.store.scripts import Script, load_scripts
 from epd.store.store import Store
 from epd.store.values import Claim, Completed
-from tests.contract.conftest import leaked_keys
 from tests.contract.store_values import (
     IMAGE,
     data_of,
@@ -34,6 +33,7 @@ from tests.contract.store_values import (
     wait_until,
     waiter_of,
 )
+from tests.store_kit import leaked_keys
 
 KEY = key_of(1)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bad_server import MEDIA, BadServer
 from numpy.typing import NDArray
 
 from epd.contracts.embedding import AudioRules, VideoRules
 from epd.contracts.media import ItemOptions, Modality, RawAudio, RawFrames, RawImage
+from tests.hostile.bad_server import MEDIA, BadServer
 from workers.decode.decode import decode
 from workers.limits import DecodeLimits
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from bad_server import MEDIA
 
 from epd.contracts.errors import (
     CallerFault,
@@ -20,6 +19,7 @@ from epd.contracts.errors import (
     UnsupportedMedia,
 )
 from epd.contracts.media import Modality, RawAudio
+from tests.hostile.bad_server import MEDIA
 
 Decode = Callable[..., tuple[RawAudio, np.ndarray]]
 

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from bad_server import PNG, SIGNED, BadServer
 
 from epd.contracts.errors import (
     EpdError,
@@ -23,6 +22,7 @@ from epd.contracts.errors import (
     SourceTimeout,
     SourceUnavailable,
 )
+from tests.hostile.bad_server import PNG, SIGNED, BadServer
 from workers.fetch.download import Downloaded, Validators, download
 from workers.limits import FetchLimits
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bad_server import MEDIA
 from PIL import Image
 
 from epd.contracts.errors import (
@@ -24,6 +23,7 @@ from epd.contracts.errors import (
     UnsupportedMedia,
 )
 from epd.contracts.media import Modality, RawImage
+from tests.hostile.bad_server import MEDIA
 
 Decode = Callable[..., tuple[RawImage, np.ndarray]]
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bad_server import MEDIA
-from media_maker import make_media
 
 from epd.contracts.embedding import VideoRules
 from epd.contracts.errors import (
@@ -22,6 +20,8 @@ from epd.contracts.errors import (
     UnsupportedMedia,
 )
 from epd.contracts.media import ItemOptions, Modality, RawFrames
+from tests.hostile.bad_server import MEDIA
+from tests.hostile.media_maker import make_media
 from workers.decode.decode import audio_track
 from workers.limits import DecodeLimits
 

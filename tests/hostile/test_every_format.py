@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from media_maker import make_media
 from PIL import Image, features
 
 from epd.contracts.media import Modality, RawAudio, RawFrames, RawImage
+from tests.hostile.media_maker import make_media
 
 Decode = Callable[..., tuple[RawImage | RawFrames | RawAudio, np.ndarray]]
 IMAGES = "testsrc=s=64x48:r=10:d=2"

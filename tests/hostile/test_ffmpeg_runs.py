@@ -8,9 +8,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from bad_server import MEDIA, BadServer
 
 from epd.contracts.errors import BlobSpaceFull, DecodeTimeout
+from tests.hostile.bad_server import MEDIA, BadServer
 from workers.decode.ffmpeg import file_argument, run_ffmpeg
 from workers.fetch.download import download
 from workers.limits import FetchLimits

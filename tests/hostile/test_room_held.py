@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bad_server import BadServer
-from conftest import MEDIA
 
 from epd.contracts.embedding import AudioRules, VideoRules
 from epd.contracts.errors import BlobSpaceFull, EpdError
 from epd.contracts.media import ItemOptions, Modality
+from tests.hostile.bad_server import MEDIA, BadServer
 from workers.decode.decode import decode
 from workers.fetch.download import download
 from workers.limits import DecodeLimits, FetchLimits

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from encode_bench import wait_for
 from numpy.typing import NDArray
 
 from epd.contracts.job import JobRecord, PartId, PartRecord, State
@@ -27,6 +26,7 @@ from gpu_worker.service.segment_cache import SegmentCache
 from gpu_worker.service.tickets import Verdict
 from tests.flow_kit import CONFIG, Bench
 from tests.store_kit import Stores
+from tests.unit.encode_bench import wait_for
 
 Values = NDArray[Any]
 

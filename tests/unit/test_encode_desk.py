@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from encode_bench import EncodeBench, wait_for
 
 from epd.contracts.errors import SettingsError
 from epd.contracts.job import PartRecord, State
@@ -23,6 +22,7 @@ from gpu_worker.service.dispatcher import Desk
 from gpu_worker.service.loading import device_of
 from gpu_worker.service.tickets import Fate, LeaseKeeper, TicketLedger, Verdict
 from tests.store_kit import Stores
+from tests.unit.encode_bench import EncodeBench, wait_for
 from tests.unit.tiny_checkpoints import tiny_encoder
 
 

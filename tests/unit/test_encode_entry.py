@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from encode_bench import EncodeBench, encoded
 
 from epd.contracts.media import RawAudio, RawFrames, RawMedia
 from gpu_worker.service.results import entry_of
 from tests.store_kit import Stores
+from tests.unit.encode_bench import EncodeBench, encoded
 
 
 @pytest.mark.parametrize("kind", [RawFrames, RawAudio])

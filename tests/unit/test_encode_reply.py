@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from encode_bench import EncodeBench, again, encoded
 
 from epd.contracts.errors import BlobMissing, EncodeFailed, StoreUnavailable
 from epd.contracts.job import ErrorInfo, PartRecord, State
@@ -19,6 +18,7 @@ from epd.store.values import Completed
 from gpu_worker.engine.slot import Dropped, DropReason, Failed
 from gpu_worker.service.tickets import Fate
 from tests.store_kit import Stores
+from tests.unit.encode_bench import EncodeBench, again, encoded
 
 CANCELLED = PartRecord(state=State.CANCELLED)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from encode_bench import EncodeBench, wait_for
 
 from epd.config import Config, EncoderConfig, ModelConfig
 from epd.contracts.errors import SettingsError
@@ -21,6 +20,7 @@ from gpu_worker.engine.graphs.runner import GraphRunner
 from gpu_worker.service.loading import choose_runner, graph_plan
 from gpu_worker.service.service import EncodeService, open_service
 from tests.store_kit import Stores
+from tests.unit.encode_bench import EncodeBench, wait_for
 from tests.unit.graph_kit import EvenBackend, Formless
 from tests.unit.test_encode_desk import Deliverer
 from tests.unit.tiny_checkpoints import tiny_encoder

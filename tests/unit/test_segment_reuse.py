@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from encode_bench import wait_for
 from numpy.typing import NDArray
-from segment_rig import Rig
 
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import SegmentUse
@@ -20,6 +18,8 @@ from epd.store.records import SegmentPlace
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.service.tickets import Fate
 from tests.store_kit import Databases, Stores
+from tests.unit.encode_bench import wait_for
+from tests.unit.segment_rig import Rig
 from tests.unit.tiny_checkpoints import tiny_encoder
 
 

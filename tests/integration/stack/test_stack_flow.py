@@ -11,7 +11,6 @@ from collections.abc import Callable
 import httpx
 import numpy as np
 import pytest
-from conftest import MEDIA, WEIGHTS
 from test_stack_at_once import some_jpeg
 
 from demo.results import transcribe, word_error_rate
@@ -22,6 +21,7 @@ from epd.contracts.media import Modality
 from epd.contracts.responses import JobAnswer
 from epd.settings import child_environment
 from epd.stack.stack import Stack
+from tests.paths import MEDIA, WEIGHTS
 
 REFERENCES: dict[str, str] = json.loads((MEDIA / "REFERENCES.json").read_text(encoding="utf-8"))
 VIDEO = MEDIA / "launch.mp4"

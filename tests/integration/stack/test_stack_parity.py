@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from conftest import MEDIA, WEIGHTS
 from PIL import Image
 from transformers import (
     BitImageProcessor,
@@ -24,6 +23,7 @@ from transformers import (
 
 from epd.client import Client
 from epd.contracts.responses import ItemAnswer
+from tests.paths import MEDIA, WEIGHTS
 
 Rows = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 

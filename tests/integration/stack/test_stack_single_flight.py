@@ -16,7 +16,6 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import MEDIA
 from test_stack_at_once import some_jpeg
 from test_stack_kill import wait_until
 
@@ -24,6 +23,7 @@ from epd.client import Client
 from epd.settings import child_environment
 from epd.stack.parts import StackOptions, free_port
 from epd.stack.stack import Stack
+from tests.paths import MEDIA
 from tests.unit.tiny_checkpoints import tiny_folder
 
 REQUESTS = 64

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_site import Site, page_site
 
 from tests.flow_kit import Bench, MakeBench, make_videos
 from tests.store_kit import Stores
+from tests.unit.flow.page_site import Site, page_site
 
 
 @pytest.fixture

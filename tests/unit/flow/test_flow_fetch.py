@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from page_site import Site
 
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import State
@@ -11,6 +10,7 @@ from epd.contracts.media import Modality, Source
 from epd.identity import content_digest
 from epd.telemetry.counters import Count
 from tests.flow_kit import Bench, MakeBench, png
+from tests.unit.flow.page_site import Site
 
 IMAGE = Modality.IMAGE
 

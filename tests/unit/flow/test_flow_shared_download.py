@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-from page_site import Site, complete_all, fetch_during, in_flight
-
 from epd.contracts.job import PartId, PartRecord, State
 from epd.contracts.media import Modality
 from epd.contracts.messages import FetchMessage
@@ -14,6 +12,7 @@ from tasks.flow.flights import join_or_lead
 from tasks.flow.item import ItemRun
 from tasks.flow.source import SAME_FLIGHT
 from tests.flow_kit import Bench, MakeBench, png
+from tests.unit.flow.page_site import Site, complete_all, fetch_during, in_flight
 
 IMAGE, VIDEO, AUDIO = Modality.IMAGE, Modality.VIDEO, Modality.AUDIO
 

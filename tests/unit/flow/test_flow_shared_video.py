@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from page_site import Site, complete_all, fetch_during, in_flight
 
 from epd.contracts.job import State
 from epd.contracts.media import AudioTrackMode, Modality
 from tests.flow_kit import Bench
+from tests.unit.flow.page_site import Site, complete_all, fetch_during, in_flight
 
 VIDEO = Modality.VIDEO
 

@@ -6,13 +6,13 @@ import time
 from email.utils import formatdate
 
 import pytest
-from page_site import Site
 
 from epd.contracts.job import PartRecord, State
 from epd.contracts.media import Modality
 from epd.contracts.messages import FetchMessage
 from epd.identity import content_digest
 from tests.flow_kit import Bench, MakeBench, png
+from tests.unit.flow.page_site import Site
 from workers.fetch.caching import Reuse, reuse_of
 
 RED, BLUE = png((255, 0, 0)), png((0, 0, 255))

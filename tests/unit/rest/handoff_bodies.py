@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from epd.contracts.job import PartId
 from epd.contracts.media import Modality
 from epd.contracts.messages import Wanted
 from epd.store.values import Completed
-
-if TYPE_CHECKING:
-    from conftest import Rest
+from tests.unit.rest.rest_kit import Rest
 
 IMAGE, AUDIO = "c3" * 32, "d4" * 32
 URL = "/v1/handoff/chatcmpl-9f:1"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from api_worker_double import rows
 
 from epd.client import AsyncClient, Client
 from epd.client.calls import Answer
@@ -17,9 +15,8 @@ from epd.contracts.job import PartId
 from epd.contracts.media import Modality
 from epd.contracts.messages import Wanted
 from epd.store.values import Completed
-
-if TYPE_CHECKING:
-    from conftest import Rest
+from tests.api_worker_double import rows
+from tests.unit.rest.rest_kit import Rest
 
 #: Key, track, encoder, weights digest.
 MADE = [

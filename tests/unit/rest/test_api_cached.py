@@ -5,10 +5,8 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
-from api_worker_double import announce
 
 from api.jobs.answers import job_answer
 from epd.contracts.errors import StoreUnavailable
@@ -17,9 +15,8 @@ from epd.contracts.media import Modality
 from epd.identity import content_digest, source_key
 from epd.lookup import cards_of
 from epd.store.values import Completed, SourceMemo
-
-if TYPE_CHECKING:
-    from conftest import MakeRest, Rest
+from tests.api_worker_double import announce
+from tests.unit.rest.rest_kit import MakeRest, Rest
 
 PNG = {"type": "image", "data": base64.b64encode(b"\x89PNG of a cat").decode()}
 ODD = {"id": 'a "quoted" \\ ünïcode \u2028 id'}

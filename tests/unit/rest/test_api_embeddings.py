@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import safetensors.numpy
-from api_worker_double import TOKENS, rows
 
 from epd.contracts.job import PartId
 from epd.contracts.media import Modality
 from epd.contracts.messages import Wanted
 from epd.store.values import Completed
-
-if TYPE_CHECKING:
-    from conftest import MakeRest, Rest
+from tests.api_worker_double import TOKENS, rows
+from tests.unit.rest.rest_kit import MakeRest, Rest
 
 KEY = "c3" * 32
 BRAIN = "d4" * 32

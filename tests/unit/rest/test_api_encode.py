@@ -6,15 +6,12 @@ import base64
 import json
 import threading
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
 from epd.contracts.errors import StoreUnavailable
 from epd.identity import content_digest
-
-if TYPE_CHECKING:
-    from conftest import MakeRest, Rest
+from tests.unit.rest.rest_kit import MakeRest, Rest
 
 CAT = {"type": "image", "url": "http://media.test/cat.png", "id": "cat"}
 PNG = b"\x89PNG not really a picture"

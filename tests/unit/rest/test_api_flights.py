@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,9 +14,7 @@ from epd.contracts.media import Modality
 from epd.identity import source_key
 from epd.lookup import cards_of, needs_of
 from epd.store.values import Claim, SourceMemo, Waiter
-
-if TYPE_CHECKING:
-    from conftest import Rest
+from tests.unit.rest.rest_kit import Rest
 
 URL = "http://media.test/cat.png"
 DATA = b"a picture"

@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import threading
 import time
-from typing import TYPE_CHECKING
 
 import pytest
-from api_worker_double import HIDDEN
-from handoff_bodies import AUDIO, IMAGE, URL, body, keep
 
 from api.errors import seconds_text
 from api.services import Services
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.handoff import Handoff, HandoffRequest
 from epd.store.loop_connection import LoopConnection
-
-if TYPE_CHECKING:
-    from conftest import MakeRest, Rest
+from tests.api_worker_double import HIDDEN
+from tests.unit.rest.handoff_bodies import AUDIO, IMAGE, URL, body, keep
+from tests.unit.rest.rest_kit import MakeRest, Rest
 
 GONE = "f6" * 32
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
-from handoff_bodies import AUDIO, IMAGE, URL, body, keep
 
 from api import handoff as route
-
-if TYPE_CHECKING:
-    from conftest import Rest
+from tests.unit.rest.handoff_bodies import AUDIO, IMAGE, URL, body, keep
+from tests.unit.rest.rest_kit import Rest
 
 
 @pytest.fixture

@@ -6,18 +6,14 @@ import base64
 import hashlib
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from api.encode.submission import LONGEST_START
 from epd.contracts.errors import StoreUnavailable
+from epd.contracts.job import JobRecord
 from epd.store.store import release_inline
-
-if TYPE_CHECKING:
-    from conftest import MakeRest, Rest
-
-    from epd.contracts.job import JobRecord
+from tests.unit.rest.rest_kit import MakeRest, Rest
 
 KIB = 1 << 10
 #: A job that nobody works on yet.

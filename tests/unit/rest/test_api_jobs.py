@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
-from typing import TYPE_CHECKING
 
 import pytest
-from api_worker_double import beat
 
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.responses import EventAnswer
-
-if TYPE_CHECKING:
-    from conftest import MakeRest, Rest
+from tests.api_worker_double import beat
+from tests.unit.rest.rest_kit import MakeRest, Rest
 
 CAT = {"type": "image", "url": "http://media.test/cat.png"}
 FILM = {"type": "video", "url": "http://media.test/sound.mp4"}

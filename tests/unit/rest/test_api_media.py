@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from conftest import MakeRest, Rest
+from tests.unit.rest.rest_kit import MakeRest, Rest
 
 DATA = bytes(range(256)) * 9000  # 2.3 MB: more than one piece
 DIGEST = hashlib.sha256(DATA).hexdigest()

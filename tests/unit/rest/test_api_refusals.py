@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-if TYPE_CHECKING:
-    from conftest import MakeRest, Rest
+from tests.unit.rest.rest_kit import MakeRest, Rest
 
 CAT = {"type": "image", "url": "http://media.test/cat.png"}
 PROBLEM = "application/problem+json"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import safetensors.numpy
 import torch
-from api_worker_double import rows
 from httpx2 import Response
 from safetensors.torch import load as load_torch
 
@@ -19,9 +18,8 @@ from epd.contracts.job import PartId
 from epd.contracts.media import Modality
 from epd.contracts.messages import Wanted
 from epd.store.values import Completed
-
-if TYPE_CHECKING:
-    from conftest import Rest
+from tests.api_worker_double import rows
+from tests.unit.rest.rest_kit import Rest
 
 IMAGE, AUDIO, FILM = "c3" * 32, "d4" * 32, "e5" * 32
 GONE = "f6" * 32

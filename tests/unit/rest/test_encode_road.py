@@ -6,7 +6,6 @@ import base64
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,9 +22,7 @@ from epd.store.cache.recent import RecentEntries
 from epd.store.files.embedding_file import header_of
 from epd.store.loop_connection import LoopConnection
 from epd.store.values import Completed
-
-if TYPE_CHECKING:
-    from conftest import MakeRest, Rest
+from tests.unit.rest.rest_kit import MakeRest, Rest
 
 PNG = {"type": "image", "data": base64.b64encode(b"\x89PNG of a cat").decode()}
 DOG = {"type": "image", "data": base64.b64encode(b"a dog").decode()}
