@@ -20,8 +20,8 @@ from gpu_worker.engine.slot import Encoded
 from gpu_worker.service.admission import Admission
 from gpu_worker.service.results import Patience, Reply
 from gpu_worker.service.tickets import Ticket
-from tests.flow_kit import CONFIG, EYE, Bench
 from tests.store_kit import Stores
+from tests.unit.tasks.flow_kit import CONFIG, EYE, Bench
 
 CARDS = {"eye": EYE}
 

@@ -24,9 +24,9 @@ from gpu_worker.service.dispatcher import Desk
 from gpu_worker.service.results import Patience, Reply
 from gpu_worker.service.segment_cache import SegmentCache
 from gpu_worker.service.tickets import Verdict
-from tests.flow_kit import CONFIG, Bench
 from tests.store_kit import Stores
 from tests.unit.encode_bench import wait_for
+from tests.unit.tasks.flow_kit import CONFIG, Bench
 
 Values = NDArray[Any]
 
