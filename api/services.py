@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Event, Lock, Thread
+from threading import Lock
 from typing import Annotated, Any, ParamSpec, Protocol, TypeVar
 
 import anyio
@@ -22,6 +22,7 @@ from api.jobs.completions import Completions
 from epd.config import Config
 from epd.contracts.errors import Overloaded, StoreUnavailable
 from epd.contracts.messages import FetchMessage
+from epd.processes import PeriodicThread
 from epd.settings import Settings
 from epd.store.store import Store
 from epd.telemetry.metrics import ApiMetrics
@@ -36,29 +37,24 @@ _JOIN_SECONDS = 2.0
 Count = Callable[[], Mapping[str, int]]
 
 
-class QueueDepth:
+class QueueDepth(PeriodicThread):
     """Messages by queue. ``start`` keeps the reading fresh until ``stop``."""
 
     def __init__(self, count: Count, *, count_unacked: Count = dict) -> None:
+        super().__init__(
+            "queue-depth",
+            READING_SECONDS,
+            work=self._read,
+            on_error=self._note,
+            wait_first=True,
+            stop_seconds=_JOIN_SECONDS,
+        )
         self._count = count
         self._count_unacked = count_unacked
         self._lock = Lock()
         self._read_at = float("-inf")
         self._messages: Mapping[str, int] = {}
         self._trouble = False
-        self._stopped = Event()
-        self._thread: Thread | None = None
-
-    def start(self) -> None:
-        """Begin to read, from now on."""
-        self._thread = Thread(target=self._run, name="queue-depth", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread; a reading that hangs is left behind."""
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join(_JOIN_SECONDS)
 
     def messages(self) -> Mapping[str, int]:
         """Waiting messages by queue; raises ``StoreUnavailable`` when the broker does not answer."""
@@ -82,14 +78,9 @@ class QueueDepth:
             raise StoreUnavailable("the broker does not answer")
         return sum(self._messages.values())
 
-    def _run(self) -> None:
-        while not self._stopped.wait(READING_SECONDS):
-            try:
-                self.messages()
-            except Exception as error:
-                self._note(error)
-            else:
-                self._trouble = False
+    def _read(self) -> None:
+        self.messages()
+        self._trouble = False
 
     def _note(self, error: Exception) -> None:
         """Whatever keeps the broker from being read may keep it from taking messages; said once."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import gc
 import logging
-import threading
 import time
 import types
 from collections.abc import Iterable, Mapping
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from epd.contracts.embedding import EncoderCard
 from epd.contracts.errors import StoreUnavailable
+from epd.processes import PeriodicThread, log_failure
 from epd.store.records import Cards
 from epd.telemetry.counters import Count, counter_key
 from gpu_worker.encoders.base import Encoder
@@ -70,28 +70,31 @@ class Announcer:
 _TURNS_PER_LIMIT = 8
 
 
-class InterpreterAlarm:
+class InterpreterAlarm(PeriodicThread):
     """Ends the process when no Python code ran for ``limit`` seconds. One a process."""
 
     def __init__(self, limit: float) -> None:
+        period, failed = limit / _TURNS_PER_LIMIT, log_failure(_log, "putting off the interpreter alarm")
+        super().__init__("interpreter-alarm", period, self._put_off, failed, wait_first=True)
         self._limit = limit
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="interpreter-alarm", daemon=True)
 
     def start(self) -> None:
         """Set the alarm, and put it off again and again."""
-        faulthandler.dump_traceback_later(self._limit, exit=True)
-        self._thread.start()
+        self._put_off()
+        super().start()
 
     def stop(self) -> None:
         """Cancel the alarm: what ends a process may take as long as it likes."""
-        self._stopped.set()
+        super().stop()
         faulthandler.cancel_dump_traceback_later()
 
-    def _run(self) -> None:
-        while not self._stopped.wait(self._limit / _TURNS_PER_LIMIT):
-            faulthandler.dump_traceback_later(self._limit, exit=True)
+    def run(self) -> None:
+        """Put the alarm off until ``stop``, and cancel what was set while ``stop`` ran."""
+        super().run()
         faulthandler.cancel_dump_traceback_later()
+
+    def _put_off(self) -> None:
+        faulthandler.dump_traceback_later(self._limit, exit=True)
 
 
 #: What no encoder owns: code, and through its globals the rest of the process.

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from epd.contracts.errors import EpdError, StoreUnavailable
+from epd.contracts.errors import EpdError
 from epd.contracts.job import PartId
 from epd.contracts.messages import EncodeMessage
+from epd.processes import PeriodicThread, log_failure
 from epd.store.flights import Flights
 from gpu_worker.engine.slot import Slot
 from gpu_worker.service.segment_reuse import Reuse
@@ -105,33 +106,18 @@ class TicketLedger:
             return {ticket.message.wanted.key for ticket in self._tickets.values()}
 
 
-class LeaseKeeper:
+class LeaseKeeper(PeriodicThread):
     """Renews the leases of all held flights, so that no reaper starts them a second time."""
 
     def __init__(self, flights: Flights, ledger: TicketLedger, lease: float) -> None:
+        period, failed = lease / _RENEWALS_PER_LEASE, log_failure(_log, "renewal of leases")
+        super().__init__("encode-leases", period, self._renew, failed, wait_first=True)
         self._flights = flights
         self._ledger = ledger
-        self._period = lease / _RENEWALS_PER_LEASE
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="encode-leases", daemon=True)
 
-    def start(self) -> None:
-        """Renew every third of a lease from now on."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Let the leases run out."""
-        self._stopped.set()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(self._period):
-            try:
-                for key in self._ledger.embedding_keys():
-                    self._flights.extend(key)
-            except StoreUnavailable as error:
-                _log.warning("leases were not renewed: %s", error)
-            except Exception:
-                _log.exception("leases were not renewed")
+    def _renew(self) -> None:
+        for key in self._ledger.embedding_keys():
+            self._flights.extend(key)
 
 
 class Fate(StrEnum):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from epd.contracts.errors import StoreUnavailable
 from epd.contracts.messages import FetchMessage
+from epd.processes import PeriodicThread, log_failure
 from epd.store.cache.embeddings import Embeddings
 from epd.store.store import release_inline
 from epd.telemetry.counters import Count
@@ -96,6 +96,9 @@ def _parsed(text: str) -> FetchMessage | None:
 #: Seconds between two rounds.
 PERIOD = 5.0
 
+#: Seconds for which a running round is waited for at the end.
+STOP_SECONDS = 1.0
+
 #: Embedding files without an entry are looked for in every so many rounds; the first round is one of them.
 _EMBEDDING_ROUNDS = 60
 
@@ -114,44 +117,24 @@ def process_reaper(app: Any, context: Context) -> Reaper:
     )
 
 
-class ReaperThread:
-    """Runs a reaper until it is stopped. Trouble is logged, and the next round tries again."""
+class ReaperThread(PeriodicThread):
+    """Runs a reaper until it is stopped. A failed round is logged, and the next one tries again."""
 
-    def __init__(self, reaper: Reaper, context: Context, period: float = PERIOD) -> None:
+    def __init__(self, reaper: Reaper, context: Context) -> None:
+        failed = log_failure(logger, "reaper round")
+        super().__init__("reaper", PERIOD, self._round, failed, stop_seconds=STOP_SECONDS)
         self._reaper = reaper
         self._context = context
-        self._period = period
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="reaper", daemon=True)
+        self._rounds = itertools.count()
 
-    def start(self) -> None:
-        """Begin with a first round at once."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End after the running round, which is waited for only briefly."""
-        self._stopped.set()
-        self._thread.join(timeout=1.0)
-
-    def _run(self) -> None:
-        rounds = 0
-        while not self._stopped.is_set():
-            self._round(rounds)
-            rounds += 1
-            self._stopped.wait(self._period)
-
-    def _round(self, rounds: int) -> None:
-        try:
-            reaped = self._reaper.reap(self._context.clock())
-            files = self._reaper.sweep_embeddings() if rounds % _EMBEDDING_ROUNDS == 0 else 0
-            TOTALS.add(Count.REAPED_MESSAGES, reaped.flights)
-            TOTALS.add(Count.SWEPT_FILES, reaped.files + files)
-            if reaped.flights or reaped.files or files:
-                logger.info("reaped: %s, %s embedding files", reaped, files)
-        except StoreUnavailable as error:
-            logger.warning("reaper round left out: %s", error)
-        except Exception:
-            logger.exception("reaper round failed")
+    def _round(self) -> None:
+        sweeps = next(self._rounds) % _EMBEDDING_ROUNDS == 0
+        reaped = self._reaper.reap(self._context.clock())
+        files = self._reaper.sweep_embeddings() if sweeps else 0
+        TOTALS.add(Count.REAPED_MESSAGES, reaped.flights)
+        TOTALS.add(Count.SWEPT_FILES, reaped.files + files)
+        if reaped.flights or reaped.files or files:
+            logger.info("reaped: %s, %s embedding files", reaped, files)
 
 
 #: Seconds between two looks for work where the last one found none, or where the store does not answer.
@@ -160,37 +143,19 @@ MOVER_PERIOD, TROUBLE_PERIOD = 0.25, 2.0
 _ROUND = 3.0
 
 
-class MoverThread:
-    """Runs the mover until it is stopped. Trouble is logged, and the next round tries again."""
+class MoverThread(PeriodicThread):
+    """Runs the mover until it is stopped. A failed round is logged, and the next one tries again.
+
+    A copy that ``stop`` breaks off does no harm.
+    """
 
     def __init__(self, embeddings: Embeddings) -> None:
+        failed = log_failure(logger, "mover round")
+        super().__init__("mover", TROUBLE_PERIOD, self._round, failed, stop_seconds=STOP_SECONDS)
         self._embeddings = embeddings
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="mover", daemon=True)
-
-    def start(self) -> None:
-        """Begin to move."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End after the running round, waited for only briefly: a copy that breaks off harms nothing."""
-        self._stopped.set()
-        self._thread.join(timeout=1.0)
-
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            self._stopped.wait(self._round())
 
     def _round(self) -> float:
-        """One round; the seconds until the next."""
-        try:
-            moved = self._embeddings.move(_ROUND)
-        except StoreUnavailable as error:
-            logger.warning("mover round left out: %s", error)
-            return TROUBLE_PERIOD
-        except Exception:
-            logger.exception("mover round failed")
-            return TROUBLE_PERIOD
+        moved = self._embeddings.move(_ROUND)
         if moved.promoted or moved.demoted or moved.failed:
             logger.info("moved: %s", moved)
         return 0.0 if moved.more else MOVER_PERIOD

@@ -17,6 +17,7 @@ from typing import Any
 from celery.signals import worker_init, worker_ready, worker_shutdown
 
 from epd.contracts.errors import SettingsError
+from epd.processes import PeriodicThread
 from epd.store.values import Heartbeat
 from epd.telemetry.heartbeat import HeartbeatThread
 from tasks.flow.context import Context
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 #: closing of its files and its end is seen only by the next look, and Celery's own is every 5 s.
 CHILD_CHECK = 1.0
 
-_running: list[HeartbeatThread | ReaperThread | MoverThread] = []
+_running: list[PeriodicThread] = []
 
 
 def cpu_kinds(app: Any) -> list[str]:
@@ -108,6 +109,6 @@ def _heartbeat_thread(context: Context, hostname: str, kind: str, *, first: bool
     return HeartbeatThread(context.store.heartbeats, make, context.settings.heartbeat_period)
 
 
-def _run(thread: HeartbeatThread | ReaperThread | MoverThread) -> None:
+def _run(thread: PeriodicThread) -> None:
     thread.start()
     _running.append(thread)

@@ -33,7 +33,8 @@ def _beat() -> Heartbeat:
 
 
 def test_a_worker_is_seen_until_it_stops(heartbeats: Heartbeats) -> None:
-    thread = HeartbeatThread(heartbeats, _beat, 0.01).start()
+    thread = HeartbeatThread(heartbeats, _beat, 0.01)
+    thread.start()
     _wait_until(lambda: len(heartbeats.alive()) == 1)
     first = heartbeats.alive()[0].at
     _wait_until(lambda: heartbeats.alive()[0].at > first)
@@ -54,7 +55,8 @@ def test_it_goes_on_when_the_store_is_down_and_logs_that_once(
 
     monkeypatch.setattr(heartbeats, "beat", beat)
     with caplog.at_level("INFO"):
-        thread = HeartbeatThread(heartbeats, _beat, 0.01).start()
+        thread = HeartbeatThread(heartbeats, _beat, 0.01)
+        thread.start()
         _wait_until(lambda: heartbeats.alive() != [])
         thread.stop()
     assert caplog.text.count("do not reach the store") == 1
@@ -69,7 +71,8 @@ def test_a_fault_of_the_worker_does_not_end_it(heartbeats: Heartbeats) -> None:
             raise fault
         return _beat()
 
-    thread = HeartbeatThread(heartbeats, make, 0.01).start()
+    thread = HeartbeatThread(heartbeats, make, 0.01)
+    thread.start()
     _wait_until(lambda: heartbeats.alive() != [])
     thread.stop()
 
@@ -79,7 +82,8 @@ def test_stopping_what_never_started_is_nothing(heartbeats: Heartbeats) -> None:
 
 
 def test_stopping_does_not_wait_for_the_period(heartbeats: Heartbeats) -> None:
-    thread = HeartbeatThread(heartbeats, _beat, 3600).start()
+    thread = HeartbeatThread(heartbeats, _beat, 3600)
+    thread.start()
     _wait_until(lambda: heartbeats.alive() != [])
     started = time.monotonic()
     thread.stop()

@@ -32,7 +32,7 @@ def test_files_move_while_it_runs(tiers: Tiers) -> None:
     assert tiers.hits(keys[:1]) == [True]
     wait_until(lambda: tiers.store.embeddings.stats().totals.promotions == 1)
     thread.stop()
-    assert not thread._thread.is_alive()
+    assert not thread.is_alive()
 
 
 def test_trouble_does_not_end_it(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
