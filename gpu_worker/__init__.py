@@ -1,1 +1,1 @@
-"""The GPU worker: everything that may import torch."""
+"""The GPU worker: the only package of the product that may import torch."""

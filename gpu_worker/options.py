@@ -1,4 +1,4 @@
-"""The command line of ``python -m gpu_worker``: its own options, and the rest for the Celery worker."""
+"""The command line of ``python -m gpu_worker``: its own options; the others go to ``celery worker``."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from dataclasses import dataclass
 from epd.contracts.errors import SettingsError
 
 _DEFAULT_NAME = "gpu@%h"
-#: More processes than this on one machine's CPUs are a typing error.
-_MOST_ON_CPU = 64
+#: More processes than this on the CPUs of one machine are a typo.
+_MAX_PROCESSES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What one command asks for.
+    """The parsed command line.
 
-    ``devices`` are torch device names, or None for what the config says; one process each. ``node`` is a
-    Celery node name. ``share`` is how many processes divide the CPU cores, this one among them.
+    Attributes:
+        devices: torch device names, or None for the config's; each has a process of its own.
+        node: a Celery node name, with placeholders.
+        celery: further options of ``celery worker``.
+        share: how many processes divide the CPU cores, including this one.
     """
 
     devices: tuple[str | None, ...]
@@ -28,15 +31,15 @@ class Options:
 
     @property
     def device(self) -> str | None:
-        """The device of a worker that has one."""
+        """The first device, which is the only one of a process that encodes."""
         return self.devices[0]
 
 
 def parse_options(arguments: Sequence[str]) -> Options:
-    """Read the command line.
+    """Parse the command line.
 
     Raises:
-        SettingsError: ``--devices`` or ``--share`` is not understood.
+        SettingsError: ``--devices`` or ``--share`` is invalid.
     """
     parser = argparse.ArgumentParser(
         prog="python -m gpu_worker",
@@ -51,16 +54,17 @@ def parse_options(arguments: Sequence[str]) -> Options:
     parser.add_argument("-n", "--hostname", default=_DEFAULT_NAME, help="Celery node name; %%h is the host")
     parser.add_argument("--share", default="1", help="how many processes divide the CPU cores with this one")
     own, rest = parser.parse_known_args(arguments)
-    share = _count(own.share, f"--share={own.share!r}: not a number from 1 to {_MOST_ON_CPU}")
+    share = _count(own.share, f"--share={own.share!r}: not a number from 1 to {_MAX_PROCESSES}")
     return Options(devices=_devices(own.devices), node=own.hostname, celery=tuple(rest), share=share)
 
 
 def child_arguments(options: Options) -> list[list[str]]:
-    """For each device the command line of a worker that has this one alone, named by its number."""
+    """Give the command line of one worker per device; each has a numbered node name."""
     share = str(options.share * len(options.devices))
+    names = [_numbered(options.node, number) for number in range(len(options.devices))]
     return [
-        ["--devices", _word(device), "-n", _numbered(options.node, number), "--share", share, *options.celery]
-        for number, device in enumerate(options.devices)
+        ["--devices", _device_word(device), "-n", name, "--share", share, *options.celery]
+        for device, name in zip(options.devices, names, strict=True)
     ]
 
 
@@ -71,7 +75,7 @@ def _devices(words: str) -> tuple[str | None, ...]:
         return ("cpu",)
     kind, colon, count = words.partition(":")
     if kind == "cpu" and colon:
-        message = f"--devices={words!r}: not cpu:N with N from 1 to {_MOST_ON_CPU}"
+        message = f"--devices={words!r}: not cpu:N with N from 1 to {_MAX_PROCESSES}"
         return ("cpu",) * _count(count, message)
     numbers = words.split(",")
     if not all(number.isascii() and number.isdecimal() for number in numbers):
@@ -83,16 +87,16 @@ def _devices(words: str) -> tuple[str | None, ...]:
 
 
 def _count(word: str, message: str) -> int:
-    if not (word.isascii() and word.isdecimal() and 1 <= int(word) <= _MOST_ON_CPU):
+    if not (word.isascii() and word.isdecimal() and 1 <= int(word) <= _MAX_PROCESSES):
         raise SettingsError(message)
     return int(word)
 
 
-def _word(device: str | None) -> str:
+def _device_word(device: str | None) -> str:
     return "auto" if device is None else device.removeprefix("cuda:")
 
 
 def _numbered(node: str, number: int) -> str:
-    """``gpu@host`` to ``gpu0@host``; a name that ends in a digit gets a hyphen first: ``gpu2-0@host``."""
+    """``gpu@host`` gives ``gpu0@host``. After a digit comes a hyphen: ``gpu2@host`` gives ``gpu2-0@host``."""
     name, at, host = node.partition("@")
     return f"{name}{'-' if name[-1:].isdecimal() else ''}{number}{at}{host}"

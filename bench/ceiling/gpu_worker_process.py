@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bench.ceiling.encoder import NAME, ZeroCostEncoder
 from gpu_worker.pool.worker import consume, node_name
-from gpu_worker.service.service import EncodeService
+from gpu_worker.service.encode_service import EncodeService
 from gpu_worker.service.torch_threads import set_torch_threads
 from tasks.process import process_context
 

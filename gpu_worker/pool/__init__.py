@@ -1,1 +1,1 @@
-"""The Celery pool that batches: the only door to Celery."""
+"""The Celery side of the worker: a pool that batches, and the process around it."""

@@ -1,8 +1,8 @@
-"""The batching pool: the only door between Celery and the encode service.
+"""The Celery pool that batches: Celery hands it encode tasks, and the encode service runs them together.
 
-Celery keeps the protocol (events, acks, revokes, remote control, links), the service packs. Accept and
-success callbacks, and with them acks and events, run on the hub's thread only, since Celery's event
-dispatcher is not thread-safe; each request is traced on the service's threads with its outcome ready.
+Celery keeps the protocol (events, acks, revokes, remote control, links) and the service forms the batches.
+Accept and success callbacks, and with them acks and events, run only on the hub's thread, because Celery's
+event dispatcher is not thread-safe. A request is traced on a thread of the service, once its result is ready.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -22,32 +23,31 @@ from celery.concurrency.base import BasePool, apply_target
 from celery.signals import task_revoked, worker_ready
 from celery.utils.nodenames import default_nodename
 from celery.worker import state
+from celery.worker.request import Request
 
 from epd.contracts.errors import EpdError
 from gpu_worker.engine.device import DeviceHung
 from gpu_worker.engine.slot import DropReason
-from gpu_worker.pool.celery_ext import EncodeRequest
-from gpu_worker.pool.delivery import Delivery, HubMailbox, ReadyOutcome
-from gpu_worker.service.service import EncodeService, open_service
-from gpu_worker.service.tickets import Fate, Verdict
+from gpu_worker.pool.delivery import Delivery, HubMailbox, ResultTracer
+from gpu_worker.service.encode_service import EncodeService, open_service
+from gpu_worker.service.tickets import TaskResult, TaskStatus
 from tasks.process import process_context
+from tasks.worker.shutdown import COLD_STOP
 
 _log = logging.getLogger(__name__)
 
-#: The task that is batched; every other one runs in a small executor.
+#: The task that is batched. All others run in a small executor.
 BATCHED = "epd.encode"
 
-#: Seconds that a warm shutdown waits for the running batch and its replies.
+#: Seconds that a warm shutdown waits for the running batch and its results.
 _STOP_LIMIT = 60.0
 _SIDE_THREADS = 2
-#: The status after the device was lost: a supervisor starts a new process (sysexits.h: internal error).
+#: The exit status after the device was lost: a supervisor starts a new process (sysexits.h: internal error).
 _DEVICE_LOST = 70
-#: The status after a batch that did not end (sysexits.h: temporary failure).
+#: The exit status after a batch that did not end (sysexits.h: temporary failure).
 _DEVICE_HUNG = 75
-#: Seconds for the heartbeat that tells of it.
-_LAST_WORDS = 2.0
-#: The status of Celery's cold shutdown.
-COLD_STOP = 1
+#: Seconds that a process without a usable device waits for its last heartbeat to be sent.
+_FINAL_HEARTBEAT_LIMIT = 2.0
 
 
 class BatchPool(BasePool):
@@ -60,30 +60,25 @@ class BatchPool(BasePool):
 
     limit: int
 
-    #: The warm service; where none was prepared, starting the pool opens one.
+    #: The warm service. If none was set, starting the pool opens one.
     service: EncodeService | None = None
 
     def on_start(self) -> None:
-        """Attach to the service. The task's body is replaced before Celery builds its tracer."""
+        """Attach to the service, and replace the task's body before Celery builds the task's tracer."""
         self._deliveries: dict[str, Delivery] = {}
         self._lock = threading.Lock()
         self._mailbox = HubMailbox()
-        self._outcome = ReadyOutcome()
+        self._tracer = ResultTracer()
         self._side = ThreadPoolExecutor(_SIDE_THREADS, "pool-side")
         self._cold = False
         task = self.app.tasks[BATCHED]
-        task.run = self._outcome.body
+        task.run = self._tracer.body
         task.throws = (EpdError,)
         task.Request = EncodeRequest
         task_revoked.connect(self._on_revoked, weak=False, dispatch_uid="epd.pool.revoked")
         worker_ready.connect(self._on_worker_ready, weak=False, dispatch_uid="epd.pool.ready")
-        self._service = self._opened()
+        self._service = self.service or open_service(process_context(), name=default_nodename(None))
         self._service.attach(self)
-
-    def _opened(self) -> EncodeService:
-        if self.service is not None:
-            return self.service
-        return open_service(process_context(), name=default_nodename(None))
 
     def _on_worker_ready(self, **_: Any) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -107,37 +102,37 @@ class BatchPool(BasePool):
     ) -> None:
         """Take one request. Never blocks."""
         if not args or args[0] != BATCHED or not hasattr(callback, "__self__"):
-            self._side.submit(self._run_aside, target, args, kwargs, callback, accept_callback)
+            self._side.submit(self._run_unbatched, target, args, kwargs, callback, accept_callback)
             return
-        delivery = Delivery.of(target, args, callback, accept_callback)
+        delivery = Delivery.from_apply(target, args, callback, accept_callback)
         with self._lock:
             self._deliveries[delivery.ticket_id] = delivery
-        self._service.desk.accept(delivery.ticket_id, delivery.document)
+        self._service.dispatcher.accept(delivery.ticket_id, delivery.document)
 
-    def _finish(self, ended: Sequence[tuple[Delivery, Verdict, Any]]) -> None:
+    def _finish(self, traced: Sequence[tuple[Delivery, TaskResult, Any]]) -> None:
         """Report and ack, then have the blobs freed."""
         if self._cold:
             return
-        for delivery, verdict, traced in ended:
+        for delivery, result, outcome in traced:
             try:
-                self._finish_one(delivery, verdict, traced)
+                self._finish_one(delivery, result, outcome)
             except Exception:
                 _log.exception("task %s could not be finished", delivery.request.id)
-        self._side.submit(self._after_finish, [delivery.ticket_id for delivery, _, _ in ended])
+        self._side.submit(self._after_finish, [delivery.ticket_id for delivery, _, _ in traced])
 
-    def _finish_one(self, delivery: Delivery, verdict: Verdict, traced: Any) -> None:
+    def _finish_one(self, delivery: Delivery, result: TaskResult, outcome: Any) -> None:
         request = delivery.request
         if request.acknowledged:  # revoked with terminate=True while it ran
             return
-        if verdict.fate in (Fate.CANCELLED, Fate.EXPIRED) and request.revoked():
+        if result.status in (TaskStatus.CANCELLED, TaskStatus.EXPIRED) and request.revoked():
             return
-        delivery.begin()
-        delivery.callback(traced)
+        delivery.report_started()
+        delivery.callback(outcome)
 
-    # from the service's threads
+    # on the service's threads
 
     def is_withdrawn(self, ticket_id: str) -> bool:
-        """Whether the task was revoked, or its ``expires`` passed, after it was handed to the pool."""
+        """Whether the task was revoked, or its ``expires`` passed, after the pool took it."""
         delivery = self._deliveries.get(ticket_id)
         if delivery is None:
             return True
@@ -145,40 +140,42 @@ class BatchPool(BasePool):
         return request.id in state.revoked or bool(request.maybe_expire())
 
     def on_begun(self, ticket_ids: Sequence[str]) -> None:
-        """A batch begins: its tasks are started."""
+        """A batch starts to run: report its tasks as started."""
         with self._lock:
-            begun = [self._deliveries[one] for one in ticket_ids if one in self._deliveries]
-        self._mailbox.post(lambda: _begin_all(begun))
+            begun = [self._deliveries[ticket_id] for ticket_id in ticket_ids if ticket_id in self._deliveries]
+        self._mailbox.post(lambda: _report_started(begun))
 
-    def on_verdicts(self, verdicts: Sequence[Verdict]) -> None:
-        """Trace each request with its outcome, then finish them on the hub's thread."""
+    def on_results(self, results: Sequence[TaskResult]) -> None:
+        """Trace each request with its result, then finish all of them on the hub's thread."""
         with self._lock:
-            known = [(self._deliveries.pop(one.ticket_id, None), one) for one in verdicts]
-        ended = [(held, verdict, self._traced(held, verdict)) for held, verdict in known if held is not None]
-        self._mailbox.post(lambda: self._finish(ended))
+            known = [(self._deliveries.pop(result.ticket_id, None), result) for result in results]
+        traced = [(held, result, self._trace(held, result)) for held, result in known if held is not None]
+        self._mailbox.post(lambda: self._finish(traced))
 
-    def _traced(self, delivery: Delivery, verdict: Verdict) -> Any:
+    def _trace(self, delivery: Delivery, result: TaskResult) -> Any:
         try:
-            return self._outcome.run(delivery, verdict)
+            return self._tracer.trace(delivery, result)
         except Exception:
             _log.exception("tracing of %s raised", delivery.request.id)
             return 1, ExceptionInfo(), 0.0
 
     def on_fatal(self, error: BaseException) -> None:
-        """End the process at once: nothing was acked, so every item goes to another worker."""
+        """End the process at once. No message was acked, so other workers get the items."""
         _log.critical("the device is lost, this process ends: %s", error)
-        self._service.last_words(_LAST_WORDS)
-        faulthandler.dump_traceback()  # which line hangs
+        self._service.final_heartbeat(_FINAL_HEARTBEAT_LIMIT)
+        faulthandler.dump_traceback()  # shows which line hangs
         os._exit(_DEVICE_HUNG if isinstance(error, DeviceHung) else _DEVICE_LOST)
 
-    # aside
+    # on the pool's side threads
 
     def _after_finish(self, ticket_ids: Sequence[str]) -> None:
-        self._mailbox.nudge()
-        self._service.desk.release(ticket_ids)
+        self._mailbox.wake()
+        self._service.dispatcher.release(ticket_ids)
 
-    def _run_aside(self, target: Any, args: Any, kwargs: Any, callback: Any, accept_callback: Any) -> None:
-        """A task that is not batched, with its callbacks on the hub's thread too."""
+    def _run_unbatched(
+        self, target: Any, args: Any, kwargs: Any, callback: Any, accept_callback: Any
+    ) -> None:
+        """Run another task here; its callbacks run on the hub's thread too."""
 
         def on_hub(call: Callable[..., Any], *values: Any) -> None:
             self._mailbox.post(lambda: call(*values))
@@ -188,45 +185,45 @@ class BatchPool(BasePool):
         except Exception:
             einfo = ExceptionInfo()
             self._mailbox.post(lambda: callback((1, einfo, 0.0)))
-        self._mailbox.nudge()
+        self._mailbox.wake()
 
     def _on_revoked(self, request: Any = None, expired: bool = False, **_: Any) -> None:
-        """Celery has acked a message without running it: end its part, and pass its flight on."""
+        """Celery has acked a message without running it: end its part and pass its flight on."""
         if getattr(request, "task", None) != BATCHED or not request.args:
             return
         reason = DropReason.EXPIRED if expired else DropReason.CANCELLED
-        self._side.submit(self._service.desk.drop, request.args[0], reason)
+        self._side.submit(self._service.dispatcher.drop, request.args[0], reason)
 
     # remote control and shutdown
 
     def grow(self, n: int = 1) -> None:
-        """Celery raises the prefetch by as many; the device is one whatever the number says."""
+        """Celery raises the prefetch by ``n``; there is still one device."""
         self.limit += n
 
     def shrink(self, n: int = 1) -> None:
-        """The reverse of ``grow``; one stays."""
+        """The reverse of ``grow``, down to 1."""
         self.limit = max(1, self.limit - n)
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
-        """A running batch cannot be interrupted; the revoked task's result is dropped when it comes."""
+        """Do nothing: a running batch cannot be interrupted. The revoked task's result is dropped later."""
         _log.debug("a running batch is not interrupted")
 
     def on_stop(self) -> None:
-        """Warm shutdown: finish the running batch, ack it; the rest goes back when the channel closes.
+        """Warm shutdown: finish and ack the running batch; the rest goes back when the channel closes.
 
-        On its way to a cold shutdown Celery calls this inside a signal handler, which may have interrupted
-        this very thread while it held a lock: then nothing is done here but to note it.
+        Before a cold shutdown Celery calls this inside a signal handler, which may have interrupted this very
+        thread while it held a lock. In that case this only sets a flag.
         """
         if state.should_terminate is not None:
             self._cold = True
             return
         self._service.stop(_STOP_LIMIT)
         self._mailbox.drain()
-        self._side.shutdown(wait=True)  # among the last calls: blobs of what was acked just now are freed
+        self._side.shutdown(wait=True)  # its last calls free the blobs of messages that were acked just now
         self._mailbox.drain()
 
     def on_terminate(self) -> None:
-        """Cold shutdown: nothing more is acked, so everything goes back."""
+        """Cold shutdown: nothing more is acked, so all messages go back."""
         self._cold = True
         self._service.abandon()
         self._side.shutdown(wait=False, cancel_futures=True)
@@ -235,15 +232,37 @@ class BatchPool(BasePool):
         return {**super()._get_info(), **self._service.info()}
 
 
-def _begin_all(deliveries: Sequence[Delivery]) -> None:
+class EncodeRequest(Request):
+    """A request that reads its times quickly, which Celery does slowly for each message.
+
+    For the time zone, Celery searches all of its settings; only an ``expires`` without a zone needs it, and
+    Celery's publishers write UTC. For the times it uses a general ISO 8601 parser.
+    """
+
+    _tzlocal = UTC
+
+    def __init__(self, *args: Any, **fields: Any) -> None:
+        super().__init__(*args, maybe_iso8601=parse_time, **fields)
+
+
+def parse_time(text: Any) -> datetime | None:
+    """Parse an ISO 8601 time (``datetime.fromisoformat``). A datetime or None is returned unchanged.
+
+    Raises:
+        ValueError, TypeError: it is not such a time; Celery then refuses the message.
+    """
+    return text if text is None or isinstance(text, datetime) else datetime.fromisoformat(text)
+
+
+def _report_started(deliveries: Sequence[Delivery]) -> None:
     for delivery in deliveries:
-        delivery.begin()
+        delivery.report_started()
 
 
 def _stop_cold(*_: Any) -> None:
-    """SIGQUIT: the loop ends the worker at its next turn, within a second.
+    """SIGQUIT: the hub's loop ends the worker at its next turn, within a second.
 
-    Celery's own handler sends events from inside the signal, and waits for ever where the signal came
-    while this thread was sending others. Here there is nothing to cancel: all that is unacked goes back.
+    Celery's own handler sends events from inside the signal, and blocks for ever if the signal interrupted
+    this thread while it was sending others. Nothing has to be cancelled here: all unacked messages go back.
     """
     state.should_terminate = COLD_STOP

@@ -1,4 +1,7 @@
-"""One Celery request on its way through the batching pool. Duck-typed: Celery is not imported here."""
+"""A Celery request while it is in the batching pool, and the calls that the hub's thread makes for it.
+
+Celery's objects are duck-typed here: this module imports neither Celery nor kombu.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_worker.service.tickets import Verdict
+from gpu_worker.service.tickets import TaskResult
 
+_log = logging.getLogger(__name__)
+
+#: Make ticket ids unique in this process, even when a message is delivered twice.
 _numbers = itertools.count()
 
 
 @dataclass(slots=True)
 class Delivery:
-    """A request with what Celery wants called for it.
+    """A request and what Celery wants called for it.
 
-    ``target`` is Celery's tracer and ``arguments`` what it is called with, the body decoded. ``accept``
-    tells that the work begins and ``callback`` that it ended; both are for the hub's thread alone.
+    ``target`` is Celery's tracer and ``arguments`` are its arguments, with the message's body decoded.
+    ``accept`` reports that the task has started and ``callback`` that it has ended. Only the hub's thread may
+    call these two.
     """
 
     ticket_id: str
@@ -34,60 +41,61 @@ class Delivery:
     accepted: bool = False
 
     @classmethod
-    def of(cls, target: Callable[..., Any], args: Any, callback: Any, accept_callback: Any) -> Delivery:
-        """From what a pool's ``on_apply`` is given; the message's body is decoded once, by the request."""
+    def from_apply(
+        cls, target: Callable[..., Any], args: Any, callback: Any, accept_callback: Any
+    ) -> Delivery:
+        """Build it from the arguments of a pool's ``on_apply``. The message's body is decoded only once."""
         request = callback.__self__
         name, task_id, headers, *_ = args
-        decoded = (name, task_id, headers, request.message.payload, None, None)
+        arguments = (name, task_id, headers, request.message.payload, None, None)
         ticket_id = f"{task_id}/{next(_numbers)}"
-        return cls(ticket_id, request, target, decoded, accept_callback, callback)
+        return cls(ticket_id, request, target, arguments, accept_callback, callback)
 
     @property
     def document(self) -> Any:
-        """The message: the task's only positional argument. None when it has none."""
+        """The encode message: the task's only positional argument, or None when it has none."""
         (args, _kwargs, _embed) = self.arguments[3]
         return args[0] if args else None
 
-    def begin(self) -> None:
-        """Tell Celery that the work has begun; once."""
+    def report_started(self) -> None:
+        """Report to Celery that the task has started. Later calls do nothing."""
         if not self.accepted:
             self.accepted = True
             self.accept(os.getpid(), time.monotonic())
 
 
-class ReadyOutcome:
-    """The task's body in the batching pool: it returns, or raises, the verdict that is ready.
+class ResultTracer:
+    """Runs Celery's tracer on results that are ready.
 
-    Celery's tracer calls it, so that links, errbacks, signals and events come as with any other task.
+    The tracer calls the task's body, which returns or raises such a result. Links, errbacks, signals and
+    events therefore work as for any other task. Thread-safe.
     """
 
     def __init__(self) -> None:
         self._local = threading.local()
 
-    def run(self, delivery: Delivery, verdict: Verdict) -> Any:
-        """Trace a delivery on this thread; returns what Celery's callback wants."""
-        self._local.verdict = verdict
+    def trace(self, delivery: Delivery, result: TaskResult) -> Any:
+        """Trace a delivery on this thread, and return the value for ``delivery.callback``."""
+        self._local.result = result
         return delivery.target(*delivery.arguments)
 
     def body(self, *_args: Any, **_kwargs: Any) -> str:
-        """Takes the place of the task's ``run``.
+        """Replace the task's ``run``: return the summary of the result, or raise its error.
 
-        The summary is a line of text: Celery makes a text of every result for its events, and takes ten
+        The summary is a line of text because Celery formats every result for its events, which takes ten
         times as long for a dictionary.
         """
-        verdict: Verdict = self._local.verdict
-        if verdict.error is not None:
-            raise verdict.error
-        return verdict.text
-
-
-_log = logging.getLogger(__name__)
+        result: TaskResult = self._local.result
+        if result.error is not None:
+            raise result.error
+        return result.text
 
 
 class HubMailbox:
-    """A first-in-first-out list of calls that one thread makes.
+    """Calls for the hub's thread, made in the order in which they were posted.
 
-    kombu's hub keeps its callbacks in a set, so it promises no order; an item's start and its end have one.
+    kombu's hub (its event loop) keeps callbacks in a set and so promises no order, but a task has to start
+    before it ends.
     """
 
     def __init__(self) -> None:
@@ -95,18 +103,18 @@ class HubMailbox:
         self._hub: Any = None
 
     def connect(self, hub: Any) -> None:
-        """Have the hub (kombu's event loop) make the calls; again after each reconnect."""
+        """Have this hub make the calls. Call it again after each reconnect."""
         self._hub = hub
         hub.call_soon(self.drain)
 
     def post(self, call: Callable[[], None]) -> None:
-        """Leave a call; wakes the hub."""
+        """Add a call and wake the hub."""
         self._calls.append(call)
         if self._hub is not None:
             self._hub.call_soon(self.drain)
 
     def drain(self) -> None:
-        """Make all calls that are there. What one raises is logged: the others are not its business."""
+        """Make all pending calls. An exception is logged and does not affect the other calls."""
         while True:
             try:
                 call = self._calls.popleft()
@@ -117,14 +125,14 @@ class HubMailbox:
             except Exception:
                 _log.exception("a call on the hub's thread raised")
 
-    def nudge(self) -> None:
-        """From another thread: end the hub's wait, so that it runs what its own callbacks put off.
+    def wake(self) -> None:
+        """End the hub's current poll, from another thread.
 
-        A callback that the hub's thread adds while it runs callbacks waits for the next poll to return.
+        A callback that the hub's thread adds while it runs callbacks waits until the next poll returns.
         """
         if self._hub is not None:
             self._hub.call_soon(_nothing)
 
 
 def _nothing() -> None:
-    """Being called is all."""
+    """A callback whose only purpose is to end a poll."""

@@ -1,1 +1,1 @@
-"""Messages in, results out. Knows no Celery."""
+"""The encode service: messages in, results out. It does not know Celery."""

@@ -1,4 +1,4 @@
-"""Whether an encode message is worth a slot: asked before it queues, and again when its batch is formed."""
+"""Whether an encode message is to be encoded: checked before it is queued, and when its batch is formed."""
 
 from __future__ import annotations
 
@@ -17,51 +17,52 @@ from tasks.flow.context import Context
 
 _log = logging.getLogger(__name__)
 
-#: The store's last word on a part counts this long, in seconds: one question a message unless it queues long.
+#: Seconds for which the store's answer about a part counts, so that most messages need only one look-up.
 ANSWER_TTL = 1.0
 
 
 class Admission:
-    """Checks of messages against deadline, loaded encoders, job and blob."""
+    """Checks messages against their deadline, job and blob, and against the loaded encoders."""
 
     def __init__(self, context: Context, cards: Mapping[str, EncoderCard]) -> None:
         self._context = context
         self._identities = {name: encoder_identity(card) for name, card in cards.items()}
 
     def admit(self, tickets: Sequence[Ticket]) -> list[Path | Dropped | Failed]:
-        """For each ticket the raw blob's file when it is to be encoded, else how it ends.
+        """Check new tickets, with one round trip to the store for all of them.
 
-        One round trip to the store for all of them.
+        Returns:
+            For each ticket the raw blob's file if it is to be encoded, else how it ends.
         """
         now = self._context.clock()
         timely = [ticket for ticket in tickets if ticket.message.deadline > now]
         wanted = self._wanted(timely)
-        return [self._admitted(ticket, now, wanted) for ticket in tickets]
+        return [self._admit(ticket, now, wanted) for ticket in tickets]
 
     def still_wanted(self, tickets: Sequence[Ticket]) -> set[str]:
-        """The ids of those to run, asked when their batch is formed.
+        """The ids of the tickets to run, when their batch is formed.
 
-        The store is spared where its last word is fresh; for the others it is one round trip.
+        Only tickets whose last answer is older than ``ANSWER_TTL`` are looked up, in one round trip.
         """
         oldest = self._context.clock() - ANSWER_TTL
-        stale = [ticket for ticket in tickets if ticket.asked_at <= oldest]
-        fresh = {ticket.id for ticket in tickets if ticket.asked_at > oldest}
+        stale = [ticket for ticket in tickets if ticket.checked_at <= oldest]
+        fresh = {ticket.id for ticket in tickets if ticket.checked_at > oldest}
         return fresh | self._wanted(stale)
 
     def _wanted(self, tickets: Sequence[Ticket]) -> set[str]:
-        """The ids of those whose part still waits for a result; each is marked as being encoded.
+        """The ids of the tickets whose part still waits for a result; these parts move to the encode stage.
 
-        A store that does not answer does not hold the work up: the reply waits for it.
+        While the store is down all tickets count as wanted, and only the writing of results waits for it.
         """
         parts = [(ticket.message.job_id, ticket.part) for ticket in tickets]
         try:
             answers = self._context.store.jobs.advance_all(parts, Stage.ENCODE)
         except StoreUnavailable as error:
-            _log.warning("cannot ask whether %d parts still wait: %s", len(tickets), error)
+            _log.warning("cannot look up whether %d parts still wait: %s", len(tickets), error)
             return {ticket.id for ticket in tickets}
         return {ticket.id for ticket, waits in zip(tickets, answers, strict=True) if waits}
 
-    def _admitted(self, ticket: Ticket, now: float, wanted: set[str]) -> Path | Dropped | Failed:
+    def _admit(self, ticket: Ticket, now: float, wanted: set[str]) -> Path | Dropped | Failed:
         message = ticket.message
         if message.deadline <= now:
             return Dropped(DropReason.EXPIRED)

@@ -1,4 +1,4 @@
-"""Loading the encoders of the config file onto the one device of this worker."""
+"""What a worker makes of the config and the settings: encoders on its one device, and a runner for them."""
 
 from __future__ import annotations
 
@@ -21,49 +21,55 @@ from gpu_worker.engine.graphs.runner import GraphPlan, GraphRunner
 
 _log = logging.getLogger(__name__)
 
+#: Packed rows of the largest graph. Larger forwards are bound by arithmetic and not by launches: a replay
+#: saves nothing there, and capturing such sizes takes gigabytes and seconds.
+_MAX_ROWS = 16_384
 
-def load_fleet(config: Config, device: str | None = None) -> Mapping[str, Encoder]:
-    """Load every encoder of the config; ``device`` takes the place of each encoder's own, where given.
+
+def load_encoders(config: Config, device: str | None = None) -> Mapping[str, Encoder]:
+    """Load every encoder of the config, by name; ``device``, if given, replaces each encoder's own.
 
     Raises:
         SettingsError: an encoder cannot be loaded, or two are on different devices; it is named.
     """
-    fleet: dict[str, Encoder] = {}
+    encoders: dict[str, Encoder] = {}
     for name, entry in config.encoders.items():
         started = time.perf_counter()
-        fleet[name] = load_encoder(
-            name, entry if device is None else entry.model_copy(update={"device": device})
-        )
-        card = fleet[name].card
+        placed = entry if device is None else entry.model_copy(update={"device": device})
+        encoders[name] = load_encoder(name, placed)
+        card = encoders[name].card
         _log.info("loaded %s (%s, %s on %s) in %.1f s", name, card.family, card.dtype, card.device,
                   time.perf_counter() - started)  # fmt: skip
-    device_of(fleet)
-    return fleet
+    shared_device(encoders)
+    return encoders
 
 
 def planned_devices(config: Config, device: str | None = None) -> list[torch.device]:
-    """Where ``load_fleet`` would put each encoder; ``SettingsError``: a device is not there."""
+    """The devices on which ``load_encoders`` would put the encoders.
+
+    Raises:
+        SettingsError: a device does not exist.
+    """
     return [resolve_device(entry.device if device is None else device) for entry in config.encoders.values()]
 
 
-def device_of(fleet: Mapping[str, Encoder]) -> str:
-    """The device that all encoders share; raises ``SettingsError`` where they do not share one."""
-    devices = {name: encoder.card.device for name, encoder in fleet.items()}
+def shared_device(encoders: Mapping[str, Encoder]) -> str:
+    """The device that all encoders are on.
+
+    Raises:
+        SettingsError: they are on several.
+    """
+    devices = {name: encoder.card.device for name, encoder in encoders.items()}
     if len(set(devices.values())) != 1:
-        said = ", ".join(f"encoders.{name}.device={device}" for name, device in devices.items())
-        raise SettingsError(f"a worker has one device, not several: {said}; use --devices to choose one")
+        listed = ", ".join(f"encoders.{name}.device={device}" for name, device in devices.items())
+        raise SettingsError(f"a worker has one device, not several: {listed}; use --devices to choose one")
     return next(iter(devices.values()))
 
 
-#: Packed rows of the largest graph. Forwards of more are bound by arithmetic and not by launches: a replay
-#: saves nothing there, and captures of such sizes take gigabytes and seconds.
-_MOST_ROWS = 16_384
-
-
 def choose_runner(settings: Settings, device: str, backend: GraphBackend | None = None) -> Runner:
-    """Graphs on CUDA, unless ``EPD_CUDA_GRAPHS`` says ``off``; eager elsewhere.
+    """Replay graphs on CUDA, unless ``EPD_CUDA_GRAPHS`` is ``off``; run eagerly on other devices.
 
-    A ``backend`` that is given takes the place of the device's own, and captures on any device.
+    A given ``backend`` replaces the device's own and captures on any device.
 
     Raises:
         SettingsError: graphs are required, and this device has none.
@@ -79,7 +85,7 @@ def choose_runner(settings: Settings, device: str, backend: GraphBackend | None 
 
 
 def require_graphs(settings: Settings, devices: Iterable[torch.device]) -> None:
-    """Make sure that the devices have CUDA graphs where the settings require them; needs no loaded encoder.
+    """Check before anything is loaded that the devices have CUDA graphs, if the settings require them.
 
     Raises:
         SettingsError: graphs are required, and a device has none; it is named.
@@ -92,10 +98,10 @@ def require_graphs(settings: Settings, devices: Iterable[torch.device]) -> None:
 
 
 def graph_plan(settings: Settings) -> GraphPlan:
-    """What is to be captured: every size that a batch of these settings may have, within the bounds."""
+    """What to capture: every size that a batch may have under these settings, within the bounds."""
     return GraphPlan(
         most_items=settings.max_batch_items,
-        most_rows=min(settings.max_batch_cost, _MOST_ROWS),
+        most_rows=min(settings.max_batch_cost, _MAX_ROWS),
         bounds=CaptureBounds(memory=settings.graph_memory_bytes, graphs=settings.max_graphs),
         required=settings.cuda_graphs == "required",
     )

@@ -15,38 +15,42 @@ from epd.contracts.messages import EncodeMessage
 from epd.processes import PeriodicThread, log_failure
 from epd.store.flights import Flights
 from gpu_worker.engine.slot import Slot
-from gpu_worker.service.segment_reuse import Reuse
+from gpu_worker.service.segment_reuse import SegmentReuse
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ticket:
-    """``id`` is unique in this process, unlike the message, which may be delivered twice.
+    """An encode message in this worker. Both times are Unix seconds, and 0 until they are known.
 
-    ``asked_at`` (when the store last said that the part is wanted) and ``begun_at`` (when its batch was
-    formed) are Unix seconds; 0 where that has not happened. ``reuse``: its segments, where it has any.
+    Attributes:
+        id: unique in this process, unlike the message, which may be delivered twice.
+        message: what to encode.
+        checked_at: when the store last said that the part is wanted.
+        begun_at: when the batch was formed.
+        reuse: the item's segments, if it has any.
     """
 
     id: str
     message: EncodeMessage
-    asked_at: float = 0.0
+    checked_at: float = 0.0
     begun_at: float = 0.0
-    reuse: Reuse | None = None
+    reuse: SegmentReuse | None = None
 
     @property
     def part(self) -> PartId:
-        """The part of the job that the message is to finish."""
+        """The part of the job that this message finishes."""
         return PartId(self.message.item.index, self.message.wanted.track)
 
-    def asked(self, at: float) -> Ticket:
-        """The ticket with the store's word that it is wanted."""
-        return replace(self, asked_at=at)
+    def checked(self, at: float) -> Ticket:
+        """A copy for which the store said at this time that it is wanted."""
+        return replace(self, checked_at=at)
 
     def begun(self, at: float) -> Ticket:
-        """The ticket with its batch formed."""
+        """A copy whose batch was formed at this time."""
         return replace(self, begun_at=at)
 
     def slot(self, path: Path, now: float) -> Slot:
-        """What the engine has to know; ``path`` is the raw blob's file."""
+        """The engine's view of the ticket; ``path`` is the raw blob's file."""
         message = self.message
         return Slot(
             id=self.id,
@@ -79,24 +83,24 @@ class TicketLedger:
             return len(self._tickets)
 
     def put(self, ticket: Ticket) -> None:
-        """Hold a ticket, or its newer form."""
+        """Add a ticket, or replace it by a newer copy."""
         with self._lock:
             self._tickets[ticket.id] = ticket
 
     def get(self, ticket_id: str) -> Ticket | None:
-        """The ticket, or None once it was released."""
+        """The ticket, or None after its release."""
         with self._lock:
             return self._tickets.get(ticket_id)
 
     def begin(self, ticket_ids: Iterable[str], at: float) -> None:
-        """Note when the batch of these was formed, in Unix seconds."""
+        """Set the time at which the batch of these tickets was formed, in Unix seconds."""
         with self._lock:
             for ticket_id in ticket_ids:
                 if ticket_id in self._tickets:
                     self._tickets[ticket_id] = self._tickets[ticket_id].begun(at)
 
     def pop(self, ticket_id: str) -> Ticket | None:
-        """Release a ticket."""
+        """Remove and return a ticket."""
         with self._lock:
             return self._tickets.pop(ticket_id, None)
 
@@ -120,22 +124,22 @@ class LeaseKeeper(PeriodicThread):
             self._flights.extend(key)
 
 
-class Fate(StrEnum):
-    """How a message ended. All but ``FAILED`` are no fault of the item."""
+class TaskStatus(StrEnum):
+    """How a message ended. Only ``FAILED`` is the item's fault."""
 
     ENCODED = "encoded"
     FAILED = "failed"
-    REFETCHED = "refetched"  #: its blob or encoder is gone, so the item was sent back to ``fetch``
+    REFETCHED = "refetched"  #: its blob or encoder is gone, so the item went back to ``fetch``
     EXPIRED = "expired"
-    CANCELLED = "cancelled"  #: nobody waits for this part any more
+    CANCELLED = "cancelled"  #: its part is no longer wanted
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The end of one ticket. ``summary`` is what operators see of it; ``error`` is set when it failed."""
+class TaskResult:
+    """How one ticket ended. ``summary`` is for operators; ``error`` is set when it failed."""
 
     ticket_id: str
-    fate: Fate
+    status: TaskStatus
     summary: dict[str, str | int | float] = field(default_factory=dict)
     error: EpdError | None = None
 

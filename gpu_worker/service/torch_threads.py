@@ -1,4 +1,4 @@
-"""How many threads torch computes with on a CPU: told, or found by a short calibration."""
+"""How many threads torch computes with on a CPU: set, or chosen by a short calibration."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from gpu_worker.encoders.base import Encoder
 
 _log = logging.getLogger(__name__)
 
-#: Seconds that the calibration may take, as far as it can tell beforehand.
+#: Seconds that the calibration may take, as far as this can be estimated.
 _CALIBRATION = 5.0
-#: For each number of threads: tries up to so many, and no further one after so many seconds.
+#: The most measurements for each number of threads, and the seconds after which no further one starts.
 _TRIES = 4
-_ENOUGH = 0.5
-#: Seconds after which an encoder counts as not running at all, as when the engine warms it up.
-_PATIENCE = 600.0
-#: Fewer threads have to be this much faster: one item is measured, and batches make more of many threads.
+_TRY_SECONDS = 0.5
+#: Seconds after which an encoder counts as hung; the engine's warm-up has the same limit.
+_HUNG_AFTER = 600.0
+#: Fewer threads win only below this share of the time: one item is measured, but batches gain from threads.
 _MARGIN = 0.9
 
-#: Seconds that one item takes with a number of threads.
+#: Measures the seconds that one item takes with a number of threads.
 Measure = Callable[[int], float]
 
 
 def core_share(share: int = 1) -> int:
-    """The physical cores that this process may run on, divided by ``share`` processes; at least one.
+    """The number of physical cores for this process when ``share`` processes divide them; at least one.
 
-    Hyper-threads share the units that matrix products need, so more threads than cores cost time.
+    Hyper-threads share the units that matrix products need, so more threads than cores are slower.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     cores = psutil.cpu_count(logical=False) or allowed
@@ -42,16 +42,19 @@ def core_share(share: int = 1) -> int:
 
 
 def set_torch_threads(wanted: int, share: int = 1) -> int:
-    """Have torch use so many threads in this process; 0 is one a physical core of our share."""
+    """Set and return torch's number of threads; 0 is one per core of our share."""
     threads = wanted or core_share(share)
     torch.set_num_threads(threads)
     return threads
 
 
-def settle_threads(wanted: int, encoders: Mapping[str, Encoder], share: int = 1) -> int:
-    """Have torch use ``wanted`` threads, or for 0 what a calibration of these encoders chooses.
+def choose_threads(wanted: int, encoders: Mapping[str, Encoder], share: int = 1) -> int:
+    """Set torch's number of threads to ``wanted``; for 0 a calibration with these encoders chooses it.
 
-    To be called before the threads that compute are started: torch reads the number once in each thread.
+    Call it before the threads that compute start: torch reads the number once in each thread.
+
+    Returns:
+        The number of threads.
 
     Raises:
         EncodeFailed: an encoder does not run.
@@ -62,17 +65,17 @@ def settle_threads(wanted: int, encoders: Mapping[str, Encoder], share: int = 1)
         _log.info("torch computes with %d threads on a CPU (%s)", threads, "set" if wanted else "our cores")
         return threads
     stopwatch = _Stopwatch(encoders.values())
-    stopwatch(most)  # the first run of a process pays for what is made once
+    stopwatch(most)  # the first run is slower: it makes what later runs reuse
     seconds = measured_seconds(most, stopwatch)
     threads = fastest(seconds)
     torch.set_num_threads(threads)
-    said = ", ".join(f"{count}: {took * 1e3:.1f} ms" for count, took in sorted(seconds.items()))
-    _log.info("torch computes with %d threads on a CPU (an item of each encoder with %s)", threads, said)
+    listed = ", ".join(f"{count}: {took * 1e3:.1f} ms" for count, took in sorted(seconds.items()))
+    _log.info("torch computes with %d threads on a CPU (an item of each encoder with %s)", threads, listed)
     return threads
 
 
 def measured_seconds(most: int, measure: Measure) -> dict[int, float]:
-    """Seconds of one, half and ``most`` threads, most first, without those that would take too long."""
+    """Measure with ``most`` threads, half of them and one, in this order; skip those that take too long."""
     seconds: dict[int, float] = {}
     started = time.monotonic()
     for count in sorted({1, max(1, most // 2), most}, reverse=True):
@@ -93,24 +96,24 @@ def fastest(seconds: Mapping[int, float]) -> int:
 
 
 class _Stopwatch:
-    """Times one item of every encoder, in a thread of its own for each number of threads."""
+    """Times one item of every encoder, in a new thread for each number of torch threads."""
 
     def __init__(self, encoders: Iterable[Encoder]) -> None:
         self._encoders = tuple(encoders)
 
     def __call__(self, count: int) -> float:
-        """The shortest of a few tries; an encoder that takes long has one."""
+        """The shortest of a few measurements; slow encoders are measured once."""
         answer: list[float | Exception] = []
-        run = partial(self._answer, count, answer)
+        run = partial(self._measure, count, answer)
         thread = threading.Thread(target=run, name="calibration", daemon=True)
         thread.start()
-        thread.join(_PATIENCE)
-        found = answer[0] if answer else EncodeFailed(f"an item took more than {_PATIENCE:.0f} s")
+        thread.join(_HUNG_AFTER)
+        found = answer[0] if answer else EncodeFailed(f"an item took more than {_HUNG_AFTER:.0f} s")
         if isinstance(found, Exception):
             raise EncodeFailed(f"warm-up failed: {found}") from found
         return found
 
-    def _answer(self, count: int, answer: list[float | Exception]) -> None:
+    def _measure(self, count: int, answer: list[float | Exception]) -> None:
         try:
             torch.set_num_threads(count)
             answer.append(self._shortest())
@@ -119,7 +122,7 @@ class _Stopwatch:
 
     def _shortest(self) -> float:
         seconds = [self._once()]
-        while len(seconds) < _TRIES and sum(seconds) < _ENOUGH:
+        while len(seconds) < _TRIES and sum(seconds) < _TRY_SECONDS:
             seconds.append(self._once())
         return min(seconds)
 

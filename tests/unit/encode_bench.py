@@ -18,7 +18,7 @@ from epd.store.values import BlobKind, Waiter
 from gpu_worker.encoders.base import DecodeFacts, ItemPlan
 from gpu_worker.engine.slot import Encoded
 from gpu_worker.service.admission import Admission
-from gpu_worker.service.results import Patience, Reply
+from gpu_worker.service.results import ResultWriter, StoreRetry
 from gpu_worker.service.tickets import Ticket
 from tests.store_kit import Stores
 from tests.unit.tasks.flow_kit import CONFIG, EYE, Bench
@@ -32,8 +32,8 @@ class EncodeBench(Bench):
     def __init__(self, folder: Path, stores: Stores, card: Any = EYE, **settings: Any) -> None:
         super().__init__(folder, stores, **settings)
         self.card = card
-        self.patience = Patience(lambda: self.now)
-        self.reply = Reply(self.context, {"eye": card}, self.patience)
+        self.retry = StoreRetry(lambda: self.now)
+        self.writer = ResultWriter(self.context, {"eye": card}, self.retry)
         self.admission = Admission(self.context, {"eye": card})
 
     def ticket(self, value: int, **fields: Any) -> Ticket:

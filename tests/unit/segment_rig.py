@@ -20,10 +20,10 @@ from gpu_worker.engine.batcher import Budget
 from gpu_worker.engine.device import CpuDevice
 from gpu_worker.engine.engine import Engine
 from gpu_worker.service.admission import Admission
-from gpu_worker.service.dispatcher import Desk
-from gpu_worker.service.results import Patience, Reply
+from gpu_worker.service.dispatcher import Dispatcher
+from gpu_worker.service.results import ResultWriter, StoreRetry
 from gpu_worker.service.segment_cache import SegmentCache
-from gpu_worker.service.tickets import Verdict
+from gpu_worker.service.tickets import TaskResult
 from tests.store_kit import Stores
 from tests.unit.encode_bench import wait_for
 from tests.unit.tasks.flow_kit import CONFIG, Bench
@@ -32,11 +32,11 @@ Values = NDArray[Any]
 
 
 class Deliverer:
-    """A host that releases each verdict's ticket, as an ack would."""
+    """A deliverer that releases each result's ticket, as an ack would."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
-        self.verdicts: dict[str, Verdict] = {}
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self.dispatcher = dispatcher
+        self.results: dict[str, TaskResult] = {}
         self.begun: list[str] = []
 
     def is_withdrawn(self, ticket_id: str) -> bool:
@@ -45,9 +45,9 @@ class Deliverer:
     def on_begun(self, ticket_ids: Sequence[str]) -> None:
         self.begun += ticket_ids
 
-    def on_verdicts(self, verdicts: Sequence[Verdict]) -> None:
-        self.verdicts |= {one.ticket_id: one for one in verdicts}
-        self.desk.release([one.ticket_id for one in verdicts])
+    def on_results(self, results: Sequence[TaskResult]) -> None:
+        self.results |= {one.ticket_id: one for one in results}
+        self.dispatcher.release([one.ticket_id for one in results])
 
     def on_fatal(self, error: BaseException) -> None:
         raise AssertionError(error)
@@ -61,19 +61,24 @@ class Rig(Bench):
         self.card = encoder.card
         encoders, cards = {self.card.name: encoder}, {self.card.name: self.card}
         self.cache = SegmentCache(self.store, encoders, cards)
-        reply = Reply(self.context, cards, Patience(lambda: self.now))
+        writer = ResultWriter(self.context, cards, StoreRetry(lambda: self.now))
         admission = Admission(self.context, cards)
-        self.desk = Desk(context=self.context, admission=admission, reply=reply, segments=self.cache)
+        self.dispatcher = Dispatcher(
+            context=self.context, admission=admission, writer=writer, segments=self.cache
+        )
         self.engine = Engine(
-            encoders, budget=Budget(max_items=8, max_cost=65_536), device=CpuDevice(), observer=self.desk,
+            encoders,
+            budget=Budget(max_items=8, max_cost=65_536),
+            device=CpuDevice(),
+            observer=self.dispatcher,
             clock=lambda: self.now,
-        )  # fmt: skip
-        self.host = Deliverer(self.desk)
+        )
+        self.deliverer = Deliverer(self.dispatcher)
         self.engine.start(30)
-        self.desk.open(self.engine, self.host)
+        self.dispatcher.open(self.engine, self.deliverer)
 
     def close(self) -> None:
-        self.desk.close(5)
+        self.dispatcher.close(5)
         self.engine.stop(10)
 
     def count(self, name: str) -> int:
@@ -83,8 +88,8 @@ class Rig(Bench):
         """Encode sound [samples] or frames [F, H, W, 3]; its part's record and the bytes of its rows."""
         message = self.message(values, fps)
         ticket_id = uuid.uuid4().hex
-        self.desk.accept(ticket_id, message.to_document())
-        wait_for(lambda: ticket_id in self.host.verdicts)
+        self.dispatcher.accept(ticket_id, message.to_document())
+        wait_for(lambda: ticket_id in self.deliverer.results)
         view = self.store.jobs.view(message.job_id)
         assert view is not None
         (record,) = view.parts.values()

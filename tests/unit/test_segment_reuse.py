@@ -1,4 +1,4 @@
-"""Desk, engine and store together: longer and overlapping items encode only what is new, to the last bit."""
+"""Dispatcher, engine and store: longer and overlapping items encode only what is new, to the last bit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import SegmentUse
 from epd.store.records import SegmentPlace
 from gpu_worker.encoders.base import Encoder
-from gpu_worker.service.tickets import Fate
+from gpu_worker.service.tickets import TaskStatus
 from tests.store_kit import Databases, Stores
 from tests.unit.encode_bench import wait_for
 from tests.unit.segment_rig import Rig
@@ -101,7 +101,7 @@ def test_the_same_audio_in_another_file_runs_no_forward(hearing: Rig) -> None:
     half = len(back) // 2
     _, straight = hearing.encode(both)
     assert back[half:] + back[:half] == straight
-    assert len(hearing.host.begun) == 4
+    assert len(hearing.deliverer.begun) == 4
     assert len(rows) > 0
 
 
@@ -230,9 +230,9 @@ def test_known_rows_that_are_harmed_after_the_look_send_the_item_back(hearing: R
 
     hearing.engine.submit = harm_first  # type: ignore[method-assign]
     message = hearing.message(audio(65), 2.0)
-    hearing.desk.accept("harmed", message.to_document())
-    wait_for(lambda: "harmed" in hearing.host.verdicts)
-    assert hearing.host.verdicts["harmed"].fate is Fate.REFETCHED
+    hearing.dispatcher.accept("harmed", message.to_document())
+    wait_for(lambda: "harmed" in hearing.deliverer.results)
+    assert hearing.deliverer.results["harmed"].status is TaskStatus.REFETCHED
     (again,) = hearing.outbox.fetches
     assert (again.job_id, again.attempt) == (message.job_id, 1)
     hearing.engine.submit = submit  # type: ignore[method-assign]

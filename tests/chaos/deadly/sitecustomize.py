@@ -35,18 +35,18 @@ def _patch_decode() -> None:
 
 
 def _patch_encode() -> None:
-    from gpu_worker.service.dispatcher import Desk
+    from gpu_worker.service.dispatcher import Dispatcher
 
-    real = Desk.on_begun
+    real = Dispatcher.on_begun
 
-    def on_begun(self: Desk, slots: Any) -> None:
+    def on_begun(self: Dispatcher, slots: Any) -> None:
         for slot in slots:
             ticket = self.ledger.get(slot.id)
             if ticket is not None:
                 _die_if_marked("encode", ticket.message.digest)
         real(self, slots)
 
-    Desk.on_begun = on_begun  # type: ignore[method-assign]
+    Dispatcher.on_begun = on_begun  # type: ignore[method-assign]
 
 
 _command = " ".join(sys.orig_argv)

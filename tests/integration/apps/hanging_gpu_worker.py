@@ -11,8 +11,8 @@ import time
 from typing import Any
 
 from gpu_worker.pool.worker import consume, node_name
-from gpu_worker.service.loading import load_fleet
-from gpu_worker.service.service import EncodeService
+from gpu_worker.service.encode_service import EncodeService
+from gpu_worker.service.loading import load_encoders
 from gpu_worker.service.torch_threads import set_torch_threads
 from tasks.process import process_context
 
@@ -37,7 +37,7 @@ class Hanging:
 def main() -> None:
     set_torch_threads(1)
     context, node = process_context(), node_name("gpu@%h")
-    fleet = {**load_fleet(context.config, "cpu")}
+    fleet = {**load_encoders(context.config, "cpu")}
     fleet["eye"] = Hanging(fleet["eye"])  # type: ignore[assignment]
     service = EncodeService(context=context, encoders=fleet, name=node)
     service.warm_up()

@@ -16,7 +16,7 @@ from epd.contracts.messages import MAX_ATTEMPTS
 from epd.store.files.embedding_file import open_embedding
 from epd.store.values import Completed
 from gpu_worker.engine.slot import Dropped, DropReason, Failed
-from gpu_worker.service.tickets import Fate
+from gpu_worker.service.tickets import TaskStatus
 from tests.store_kit import Stores
 from tests.unit.encode_bench import EncodeBench, again, encoded
 
@@ -30,9 +30,9 @@ def bench(tmp_path: Path, stores: Stores) -> EncodeBench:
 
 def test_rows_become_file_entry_and_finished_parts_of_all_who_wait(bench: EncodeBench) -> None:
     owner, waiter = bench.ticket(1), bench.ticket(1)
-    (verdict,) = bench.reply.settle([(owner, encoded(3))])
-    assert verdict.fate is Fate.ENCODED
-    assert verdict.summary["tokens"] == 3
+    (result,) = bench.writer.settle([(owner, encoded(3))])
+    assert result.status is TaskStatus.ENCODED
+    assert result.summary["tokens"] == 3
     done = bench.state_of(owner)
     assert done.state is State.DONE
     assert done.timings["decode"] == 0.5
@@ -47,25 +47,25 @@ def test_rows_become_file_entry_and_finished_parts_of_all_who_wait(bench: Encode
 
 def test_blobs_live_until_they_are_released(bench: EncodeBench) -> None:
     ticket = bench.ticket(1)
-    bench.reply.settle([(ticket, encoded())])
+    bench.writer.settle([(ticket, encoded())])
     assert bench.has_blob(ticket)
-    bench.reply.free_blobs([ticket.message])
+    bench.writer.free_blobs([ticket.message])
     assert not bench.has_blob(ticket)
 
 
 def test_a_second_delivery_of_finished_work_is_dropped_or_changes_nothing(bench: EncodeBench) -> None:
     ticket = bench.ticket(1)
-    bench.reply.settle([(ticket, encoded(3))])
+    bench.writer.settle([(ticket, encoded(3))])
     assert bench.admission.admit([ticket]) == [Dropped(DropReason.CANCELLED)]
-    (verdict,) = bench.reply.settle([(ticket, encoded(3))])
-    assert verdict.fate is Fate.ENCODED
+    (result,) = bench.writer.settle([(ticket, encoded(3))])
+    assert result.status is TaskStatus.ENCODED
     assert bench.state_of(ticket).state is State.DONE
 
 
 def test_an_error_fails_every_waiting_part_with_its_own_code(bench: EncodeBench) -> None:
     owner, waiter = bench.ticket(1), bench.ticket(1)
-    (verdict,) = bench.reply.settle([(owner, Failed(EncodeFailed("no")))])
-    assert verdict.fate is Fate.FAILED
+    (result,) = bench.writer.settle([(owner, Failed(EncodeFailed("no")))])
+    assert result.status is TaskStatus.FAILED
     for ticket in (owner, waiter):
         record = bench.state_of(ticket)
         assert record.state is State.FAILED
@@ -75,8 +75,11 @@ def test_an_error_fails_every_waiting_part_with_its_own_code(bench: EncodeBench)
 
 def test_rows_that_the_grid_does_not_give_fail_that_item_alone(bench: EncodeBench) -> None:
     bad, good = bench.ticket(1), bench.ticket(2)
-    verdicts = bench.reply.settle([(bad, encoded(3, grid=(1, 2, 2))), (good, encoded(4, grid=(1, 2, 2)))])
-    assert {one.ticket_id: one.fate for one in verdicts} == {bad.id: Fate.FAILED, good.id: Fate.ENCODED}
+    results = bench.writer.settle([(bad, encoded(3, grid=(1, 2, 2))), (good, encoded(4, grid=(1, 2, 2)))])
+    assert {one.ticket_id: one.status for one in results} == {
+        bad.id: TaskStatus.FAILED,
+        good.id: TaskStatus.ENCODED,
+    }
     assert bench.state_of(bad).state is State.FAILED
     assert bench.state_of(good).state is State.DONE
 
@@ -87,13 +90,13 @@ def test_a_lost_blob_is_fetched_again_a_bounded_number_of_times(bench: EncodeBen
     (outcome,) = bench.admission.admit([ticket])
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, BlobMissing)
-    (verdict,) = bench.reply.settle([(ticket, outcome)])
-    assert verdict.fate is Fate.REFETCHED
+    (result,) = bench.writer.settle([(ticket, outcome)])
+    assert result.status is TaskStatus.REFETCHED
     (message,) = bench.outbox.fetches
     assert (message.job_id, message.attempt) == (ticket.message.job_id, 1)
     assert bench.state_of(ticket).state is State.RUNNING
-    (last,) = bench.reply.settle([(again(ticket, MAX_ATTEMPTS), outcome)])
-    assert last.fate is Fate.FAILED
+    (last,) = bench.writer.settle([(again(ticket, MAX_ATTEMPTS), outcome)])
+    assert last.status is TaskStatus.FAILED
     record = bench.state_of(ticket)
     assert record.error is not None
     assert record.error.code == "blob_missing"
@@ -105,9 +108,9 @@ def test_another_encoder_than_the_message_wants_sends_the_item_back(bench: Encod
     stale = replace(ticket, message=ticket.message.model_copy(update={"wanted": wanted}))
     (outcome,) = bench.admission.admit([stale])
     assert isinstance(outcome, Failed)
-    (verdict,) = bench.reply.settle([(stale, outcome)])
-    assert verdict.fate is Fate.REFETCHED
-    assert verdict.summary["reason"] == "encoder_not_ready"
+    (result,) = bench.writer.settle([(stale, outcome)])
+    assert result.status is TaskStatus.REFETCHED
+    assert result.summary["reason"] == "encoder_not_ready"
 
 
 def test_an_expired_item_ends_as_expired_and_hands_the_flight_on(bench: EncodeBench) -> None:
@@ -115,8 +118,8 @@ def test_an_expired_item_ends_as_expired_and_hands_the_flight_on(bench: EncodeBe
     bench.now += 10
     (outcome,) = bench.admission.admit([owner])
     assert outcome == Dropped(DropReason.EXPIRED)
-    (verdict,) = bench.reply.settle([(owner, outcome)])
-    assert verdict.fate is Fate.EXPIRED
+    (result,) = bench.writer.settle([(owner, outcome)])
+    assert result.status is TaskStatus.EXPIRED
     assert bench.state_of(owner).state is State.EXPIRED
     assert bench.state_of(waiter).state is State.QUEUED
     assert [message.job_id for message in bench.outbox.fetches] == [waiter.message.job_id]
@@ -126,7 +129,7 @@ def test_a_cancelled_job_is_dropped_before_and_after_it_was_queued(bench: Encode
     ticket = bench.ticket(1)
     assert isinstance(bench.admission.admit([ticket])[0], Path)
     bench.store.jobs.close(ticket.message.job_id, CANCELLED)
-    asked_now = replace(ticket, asked_at=bench.now)
+    asked_now = replace(ticket, checked_at=bench.now)
     assert bench.admission.still_wanted([asked_now]), "an answer of a second ago is not asked for again"
     bench.now += 2
     assert not bench.admission.still_wanted([asked_now])
@@ -135,8 +138,8 @@ def test_a_cancelled_job_is_dropped_before_and_after_it_was_queued(bench: Encode
 
 def test_a_revoked_task_ends_its_part(bench: EncodeBench) -> None:
     ticket = bench.ticket(1)
-    (verdict,) = bench.reply.settle([(ticket, Dropped(DropReason.CANCELLED))])
-    assert verdict.fate is Fate.CANCELLED
+    (result,) = bench.writer.settle([(ticket, Dropped(DropReason.CANCELLED))])
+    assert result.status is TaskStatus.CANCELLED
     record = bench.state_of(ticket)
     assert record.state is State.CANCELLED
     assert isinstance(record.error, ErrorInfo)
@@ -167,22 +170,22 @@ def with_flights_away(bench: EncodeBench, times: int) -> _Away:
 def test_a_reply_waits_for_a_store_that_is_away(bench: EncodeBench) -> None:
     ticket = bench.ticket(1)
     away = with_flights_away(bench, times=2)
-    (verdict,) = bench.reply.settle([(ticket, encoded())])
-    assert verdict.fate is Fate.ENCODED
+    (result,) = bench.writer.settle([(ticket, encoded())])
+    assert result.status is TaskStatus.ENCODED
     assert away.times == 0
 
 
-def test_a_stopping_worker_gives_no_verdict_of_what_it_could_not_tell(bench: EncodeBench) -> None:
+def test_a_stopping_worker_gives_no_result_for_what_it_could_not_write(bench: EncodeBench) -> None:
     ticket = bench.ticket(1)
     with_flights_away(bench, times=1_000_000)
-    threading.Timer(0.2, bench.patience.end).start()
-    assert bench.reply.settle([(ticket, encoded())]) == []
+    threading.Timer(0.2, bench.retry.stop).start()
+    assert bench.writer.settle([(ticket, encoded())]) == []
 
 
 def test_a_store_that_is_away_past_the_deadline_ends_in_a_failure(bench: EncodeBench) -> None:
     ticket = bench.ticket(1)
     with_flights_away(bench, times=1_000_000)
     bench.now += 1000
-    (verdict,) = bench.reply.settle([(ticket, encoded())])
-    assert verdict.fate is Fate.FAILED
-    assert isinstance(verdict.error, StoreUnavailable)
+    (result,) = bench.writer.settle([(ticket, encoded())])
+    assert result.status is TaskStatus.FAILED
+    assert isinstance(result.error, StoreUnavailable)

@@ -1,4 +1,4 @@
-"""The desk between a host and the engine, with a small real encoder; leases, options and the mailbox."""
+"""The dispatcher between a deliverer and the engine, with a small real encoder; leases and the mailbox."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from gpu_worker.engine.device import CpuDevice
 from gpu_worker.engine.engine import Engine
 from gpu_worker.engine.slot import DropReason
 from gpu_worker.pool.delivery import HubMailbox
-from gpu_worker.service.dispatcher import Desk
-from gpu_worker.service.loading import device_of
-from gpu_worker.service.tickets import Fate, LeaseKeeper, TicketLedger, Verdict
+from gpu_worker.service.dispatcher import Dispatcher
+from gpu_worker.service.loading import shared_device
+from gpu_worker.service.tickets import LeaseKeeper, TaskResult, TaskStatus, TicketLedger
 from tests.store_kit import Stores
 from tests.unit.encode_bench import EncodeBench, wait_for
 from tests.unit.tiny_checkpoints import tiny_encoder
 
 
 class Deliverer:
-    """A host that keeps verdicts, and releases each as an ack would."""
+    """A deliverer that keeps results, and releases each as an ack would."""
 
     def __init__(self) -> None:
-        self.verdicts: dict[str, Verdict] = {}
+        self.results: dict[str, TaskResult] = {}
         self.begun: set[str] = set()
         self.withdrawn: set[str] = set()
-        self.desk: Desk | None = None
+        self.dispatcher: Dispatcher | None = None
 
     def is_withdrawn(self, ticket_id: str) -> bool:
         return ticket_id in self.withdrawn
@@ -41,10 +41,10 @@ class Deliverer:
     def on_begun(self, ticket_ids: Sequence[str]) -> None:
         self.begun.update(ticket_ids)
 
-    def on_verdicts(self, verdicts: Sequence[Verdict]) -> None:
-        assert self.desk is not None
-        self.verdicts.update({one.ticket_id: one for one in verdicts})
-        self.desk.release([one.ticket_id for one in verdicts])
+    def on_results(self, results: Sequence[TaskResult]) -> None:
+        assert self.dispatcher is not None
+        self.results.update({one.ticket_id: one for one in results})
+        self.dispatcher.release([one.ticket_id for one in results])
 
     def on_fatal(self, error: BaseException) -> None:
         raise AssertionError(error)
@@ -53,21 +53,23 @@ class Deliverer:
 class Rig:
     def __init__(self, folder: Path, stores: Stores, encoder: Encoder) -> None:
         self.bench = EncodeBench(folder, stores, encoder.card.model_copy(update={"name": "eye"}))
-        self.desk = Desk(context=self.bench.context, admission=self.bench.admission, reply=self.bench.reply)
+        self.dispatcher = Dispatcher(
+            context=self.bench.context, admission=self.bench.admission, writer=self.bench.writer
+        )
         self.engine = Engine(
             {"eye": encoder}, budget=Budget(max_items=8, max_cost=10_000), device=CpuDevice(),
-            observer=self.desk, clock=lambda: self.bench.now,
+            observer=self.dispatcher, clock=lambda: self.bench.now,
         )  # fmt: skip
-        self.host = Deliverer()
-        self.host.desk = self.desk
+        self.deliverer = Deliverer()
+        self.deliverer.dispatcher = self.dispatcher
         self.engine.start(30)
 
     def accept(self, ticket_id: str, document: Any) -> None:
-        self.desk.accept(ticket_id, document)
+        self.dispatcher.accept(ticket_id, document)
 
-    def wait(self, count: int) -> dict[str, Verdict]:
-        wait_for(lambda: len(self.host.verdicts) >= count)
-        return self.host.verdicts
+    def wait(self, count: int) -> dict[str, TaskResult]:
+        wait_for(lambda: len(self.deliverer.results) >= count)
+        return self.deliverer.results
 
 
 @pytest.fixture(scope="module")
@@ -79,33 +81,33 @@ def eye(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 @pytest.fixture
 def rig(tmp_path: Path, stores: Stores, eye: Encoder) -> Iterator[Rig]:
     rig = Rig(tmp_path, stores, eye)
-    rig.desk.open(rig.engine, rig.host)
+    rig.dispatcher.open(rig.engine, rig.deliverer)
     yield rig
-    rig.desk.close(5)
+    rig.dispatcher.close(5)
     rig.engine.stop(10)
 
 
-def test_messages_become_embeddings_verdicts_and_freed_blobs(rig: Rig) -> None:
+def test_messages_become_embeddings_results_and_freed_blobs(rig: Rig) -> None:
     tickets = {str(value): rig.bench.ticket(value, size=(30, 40)) for value in range(5)}
     for name, ticket in tickets.items():
         rig.accept(name, ticket.message.to_document())
-    verdicts = rig.wait(5)
-    assert {one.fate for one in verdicts.values()} == {Fate.ENCODED}
-    assert rig.host.begun == set(tickets)
+    results = rig.wait(5)
+    assert {one.status for one in results.values()} == {TaskStatus.ENCODED}
+    assert rig.deliverer.begun == set(tickets)
     for ticket in tickets.values():
         assert rig.bench.state_of(ticket).state is State.DONE
         wait_for(lambda ticket=ticket: not rig.bench.has_blob(ticket))
-    assert len(rig.desk.ledger) == 0
+    assert len(rig.dispatcher.ledger) == 0
 
 
 def test_a_cancelled_and_a_revoked_message_run_no_forward(rig: Rig) -> None:
     cancelled, revoked = rig.bench.ticket(1), rig.bench.ticket(2)
     rig.bench.store.jobs.close(cancelled.message.job_id, PartRecord(state=State.CANCELLED))
-    rig.host.withdrawn.add("revoked")
+    rig.deliverer.withdrawn.add("revoked")
     rig.accept("cancelled", cancelled.message.to_document())
     rig.accept("revoked", revoked.message.to_document())
-    assert {one.fate for one in rig.wait(2).values()} == {Fate.CANCELLED}
-    assert rig.host.begun == set()
+    assert {one.status for one in rig.wait(2).values()} == {TaskStatus.CANCELLED}
+    assert rig.deliverer.begun == set()
     assert rig.bench.state_of(revoked).state is State.CANCELLED
     assert rig.engine.counters.snapshot() == {"encode_dropped": 2}
 
@@ -114,14 +116,14 @@ def test_a_cancelled_and_a_revoked_message_run_no_forward(rig: Rig) -> None:
 def test_what_is_no_encode_message_fails_and_harms_nobody(rig: Rig, document: Any) -> None:
     rig.accept("bad", document)
     rig.accept("good", rig.bench.ticket(1, size=(30, 40)).message.to_document())
-    verdicts = rig.wait(2)
-    assert verdicts["bad"].fate is Fate.FAILED
-    assert verdicts["good"].fate is Fate.ENCODED
+    results = rig.wait(2)
+    assert results["bad"].status is TaskStatus.FAILED
+    assert results["good"].status is TaskStatus.ENCODED
 
 
 def test_a_message_that_was_acked_unrun_is_ended(rig: Rig) -> None:
     ticket = rig.bench.ticket(1)
-    rig.desk.drop(ticket.message.to_document(), DropReason.EXPIRED)
+    rig.dispatcher.drop(ticket.message.to_document(), DropReason.EXPIRED)
     assert rig.bench.state_of(ticket).state is State.EXPIRED
     assert rig.engine.counters.snapshot() == {"encode_expired": 1}
     assert not rig.bench.has_blob(ticket)
@@ -167,4 +169,4 @@ def test_encoders_on_two_devices_are_refused_by_name(eye: Encoder) -> None:
         card = eye.card.model_copy(update={"device": "cuda:0"})
 
     with pytest.raises(SettingsError, match=r"encoders\.far\.device=cuda:0"):
-        device_of({"near": eye, "far": Elsewhere()})  # type: ignore[dict-item]
+        shared_device({"near": eye, "far": Elsewhere()})  # type: ignore[dict-item]

@@ -12,16 +12,10 @@ from kombu.serialization import loads as kombu_loads
 from kombu.utils.json import loads
 
 from epd.contracts.errors import EncodeFailed
-from gpu_worker.pool.celery_ext import (
-    EVENTS_A_MESSAGE,
-    SERIALIZER,
-    EncodeRequest,
-    EventBatches,
-    event_text,
-    parse_time,
-)
-from gpu_worker.pool.delivery import Delivery, ReadyOutcome
-from gpu_worker.service.tickets import Fate, Verdict
+from gpu_worker.pool.batch_pool import EncodeRequest, parse_time
+from gpu_worker.pool.delivery import Delivery, ResultTracer
+from gpu_worker.pool.worker import EVENT_SERIALIZER, EVENTS_PER_MESSAGE, EventBatches, event_text
+from gpu_worker.service.tickets import TaskResult, TaskStatus
 
 
 def test_times_are_read_as_celery_writes_them() -> None:
@@ -63,7 +57,7 @@ def test_events_gather_and_are_flushed_once_for_all() -> None:
     consumer = Consumer(hub)
     EventBatches(consumer).start(consumer)
     dispatcher = consumer.event_dispatcher
-    assert dispatcher.buffer_limit == EVENTS_A_MESSAGE
+    assert dispatcher.buffer_limit == EVENTS_PER_MESSAGE
     for _ in range(3):
         dispatcher.on_send_buffered()
     ((delay, flush),) = hub.later
@@ -76,7 +70,7 @@ def test_events_gather_and_are_flushed_once_for_all() -> None:
 
 def test_events_are_written_as_kombu_reads_them() -> None:
     events = [{"type": "task-started", "uuid": "7", "clock": 3, "timestamp": 1.5, "result": "\u00f6"}]
-    content_type, encoding, body = kombu_dumps(events, serializer=SERIALIZER)
+    content_type, encoding, body = kombu_dumps(events, serializer=EVENT_SERIALIZER)
     assert (content_type, encoding) == ("application/json", "utf-8")
     assert kombu_loads(body, content_type, encoding, accept={"application/json"}) == events
     now = datetime.now(UTC)
@@ -89,10 +83,10 @@ def test_without_a_hub_celery_sends_each_event_itself() -> None:
     assert consumer.event_dispatcher.on_send_buffered is None
 
 
-def test_a_verdict_becomes_the_result_or_the_error_of_its_task() -> None:
-    outcome = ReadyOutcome()
-    delivery = Delivery("t/1", None, outcome.body, (), lambda *_: None, lambda *_: None)
-    told = outcome.run(delivery, Verdict("t/1", Fate.ENCODED, {"tokens": 3, "forward_s": 0.5}))
-    assert told == "tokens=3 forward_s=0.5"
+def test_a_verdict_becomes_the_value_or_the_error_of_its_task() -> None:
+    tracer = ResultTracer()
+    delivery = Delivery("t/1", None, tracer.body, (), lambda *_: None, lambda *_: None)
+    text = tracer.trace(delivery, TaskResult("t/1", TaskStatus.ENCODED, {"tokens": 3, "forward_s": 0.5}))
+    assert text == "tokens=3 forward_s=0.5"
     with pytest.raises(EncodeFailed):
-        outcome.run(delivery, Verdict("t/1", Fate.FAILED, error=EncodeFailed("no")))
+        tracer.trace(delivery, TaskResult("t/1", TaskStatus.FAILED, error=EncodeFailed("no")))

@@ -17,8 +17,8 @@ from epd.settings import Settings
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.engine.forward import EagerRunner
 from gpu_worker.engine.graphs.runner import GraphRunner
+from gpu_worker.service.encode_service import EncodeService, open_service
 from gpu_worker.service.loading import choose_runner, graph_plan
-from gpu_worker.service.service import EncodeService, open_service
 from tests.store_kit import Stores
 from tests.unit.encode_bench import EncodeBench, wait_for
 from tests.unit.graph_kit import EvenBackend, Formless
@@ -78,14 +78,14 @@ def rig(eye: Encoder, tmp_path: Path, stores: Stores) -> Iterator[Rig]:
 
 
 def test_a_service_replays_and_its_heartbeat_tells(rig: Rig) -> None:
-    host = Deliverer()
-    host.desk = rig.service.desk
+    deliverer = Deliverer()
+    deliverer.dispatcher = rig.service.dispatcher
     rig.service.warm_up()
-    rig.service.attach(host)
+    rig.service.attach(deliverer)
     tickets = [rig.bench.ticket(value, size=(30, 40)) for value in (1, 2, 3)]
     for ticket in tickets:
-        rig.service.desk.accept(ticket.id, ticket.message.to_document())
-    wait_for(lambda: len(host.verdicts) == 3)
+        rig.service.dispatcher.accept(ticket.id, ticket.message.to_document())
+    wait_for(lambda: len(deliverer.results) == 3)
     assert {rig.bench.state_of(ticket).state for ticket in tickets} == {State.DONE}
     counters = rig.service.heartbeat().counters
     own = {key.split("/")[0]: value for key, value in counters.items() if key.startswith("graph")}

@@ -14,11 +14,11 @@ from epd.contracts.errors import EncodeFailed
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.service import torch_threads as threads
 from gpu_worker.service.torch_threads import (
+    choose_threads,
     core_share,
     fastest,
     measured_seconds,
     set_torch_threads,
-    settle_threads,
 )
 from tests.unit.tiny_checkpoints import tiny_encoder
 
@@ -36,7 +36,7 @@ def eye(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 
 
 def test_what_is_set_is_set(eye: Encoder) -> None:
-    assert settle_threads(3, {"eye": eye}) == 3
+    assert choose_threads(3, {"eye": eye}) == 3
     assert torch.get_num_threads() == 3
 
 
@@ -74,7 +74,7 @@ def test_a_calibration_says_what_it_measured(
 ) -> None:
     monkeypatch.setattr(threads, "core_share", lambda _share: 2)
     with caplog.at_level(logging.INFO, logger="gpu_worker.service.torch_threads"):
-        chosen = settle_threads(0, {"eye": eye})
+        chosen = choose_threads(0, {"eye": eye})
     assert chosen in {1, 2}
     seen: list[int] = []
     later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
@@ -97,7 +97,7 @@ def test_a_slow_encoder_is_tried_once(monkeypatch: pytest.MonkeyPatch, eye: Enco
 
     monkeypatch.setattr(threads, "core_share", lambda _share: 2)
     slow = Slow()
-    settle_threads(0, {"eye": slow})  # type: ignore[dict-item]
+    choose_threads(0, {"eye": slow})  # type: ignore[dict-item]
     assert slow.tries == 3  # one that warms up, one for each number of threads
 
 
@@ -110,4 +110,4 @@ def test_an_encoder_that_does_not_run_is_said(monkeypatch: pytest.MonkeyPatch, e
 
     monkeypatch.setattr(threads, "core_share", lambda _share: 2)
     with pytest.raises(EncodeFailed, match="no such kernel"):
-        settle_threads(0, {"eye": Broken()})  # type: ignore[dict-item]
+        choose_threads(0, {"eye": Broken()})  # type: ignore[dict-item]
