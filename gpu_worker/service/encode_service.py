@@ -22,7 +22,7 @@ from gpu_worker.engine.graphs.cuda_graph import GraphBackend
 from gpu_worker.service.admission import Admission
 from gpu_worker.service.dispatcher import Deliverer, Dispatcher
 from gpu_worker.service.health import (
-    Announcer,
+    CardAnnouncer,
     InterpreterAlarm,
     encoder_bytes,
     graph_counters,
@@ -74,7 +74,7 @@ class EncodeService:
         self._cards = cards
         self._device = shared_device(encoders)
         self._encoder_sizes = {key: encoder_bytes(encoder) for key, encoder in encoders.items()}
-        self._announcer = Announcer(context.store.cards, cards.values())
+        self._announcer = CardAnnouncer(context.store.cards, cards.values())
         self._name = name
         self._ready = threading.Event()
         self._retry = StoreRetry(context.clock)

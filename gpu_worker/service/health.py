@@ -1,4 +1,4 @@
-"""Telling the fleet which encoders there are, and telling it again when the store has forgotten."""
+"""How a worker shows that it works: its cards in the store, gauges for its heartbeat, and a hang alarm."""
 
 from __future__ import annotations
 
@@ -24,22 +24,33 @@ from gpu_worker.engine.forward import GraphFigures
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between two looks at whether the cards are still there.
-_LOOK_PERIOD = 1.0
+#: Seconds between two checks of whether the store still has the cards.
+_CHECK_PERIOD = 1.0
+#: Seconds between two tries to announce them at a start.
 _PAUSE = 0.5
 
+#: How often the alarm is postponed within its limit.
+_POSTPONES_PER_LIMIT = 8
 
-class Announcer:
-    """Publishes the cards of one worker. ``restore_missing`` is for one thread."""
+#: Objects that no encoder owns: code, which leads through its globals to the rest of the process.
+_NOT_OWNED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType)
+
+
+class CardAnnouncer:
+    """Publishes the encoder cards of one worker. Call ``restore_missing`` on one thread only."""
 
     def __init__(self, cards: Cards, own: Iterable[EncoderCard]) -> None:
         self._cards = cards
         self._own = tuple(own)
-        self._looked_at = time.monotonic()
+        self._checked_at = time.monotonic()
 
-    def announce_all(self, patience: float) -> None:
-        """Publish every card; tries again for ``patience`` seconds, then raises ``StoreUnavailable``."""
-        end = time.monotonic() + patience
+    def announce_all(self, timeout: float) -> None:
+        """Publish every card.
+
+        Raises:
+            StoreUnavailable: the store was down for ``timeout`` seconds.
+        """
+        end = time.monotonic() + timeout
         while True:
             try:
                 for card in self._own:
@@ -48,63 +59,58 @@ class Announcer:
             except StoreUnavailable as error:
                 if time.monotonic() + _PAUSE > end:
                     raise
-                _log.warning("the cards wait for the store: %s", error)
+                _log.warning("the cards cannot be announced yet: %s", error)
             time.sleep(_PAUSE)
 
     def restore_missing(self) -> None:
         """Publish cards that are gone, as after a restart of a store without persistence.
 
-        A card of that name by another worker stays: during an update the newest announcement holds.
-        Raises ``StoreUnavailable``.
+        A card of the same name from another worker stays: during an update the newest one counts.
+
+        Raises:
+            StoreUnavailable: the store does not answer.
         """
-        if time.monotonic() - self._looked_at < _LOOK_PERIOD:
+        if time.monotonic() - self._checked_at < _CHECK_PERIOD:
             return
-        self._looked_at = time.monotonic()
+        self._checked_at = time.monotonic()
         found = self._cards.get([card.name for card in self._own])
         for card, known in zip(self._own, found, strict=True):
             if known is None:
-                _log.warning("the card of %s was gone, and is announced anew", card.name)
+                _log.warning("the card of %s was gone and is announced again", card.name)
                 self._cards.announce(card)
 
 
-_TURNS_PER_LIMIT = 8
-
-
 class InterpreterAlarm(PeriodicThread):
-    """Ends the process when no Python code ran for ``limit`` seconds. One a process."""
+    """Ends the process when no Python code ran for ``limit`` seconds. A process can have only one."""
 
     def __init__(self, limit: float) -> None:
-        period, failed = limit / _TURNS_PER_LIMIT, log_failure(_log, "putting off the interpreter alarm")
-        super().__init__("interpreter-alarm", period, self._put_off, failed, wait_first=True)
+        period, failed = limit / _POSTPONES_PER_LIMIT, log_failure(_log, "postponing the interpreter alarm")
+        super().__init__("interpreter-alarm", period, self._postpone, failed, wait_first=True)
         self._limit = limit
 
     def start(self) -> None:
-        """Set the alarm, and put it off again and again."""
-        self._put_off()
+        """Set the alarm, and keep postponing it."""
+        self._postpone()
         super().start()
 
     def stop(self) -> None:
-        """Cancel the alarm: what ends a process may take as long as it likes."""
+        """Cancel the alarm: a shutdown may take as long as it needs."""
         super().stop()
         faulthandler.cancel_dump_traceback_later()
 
     def run(self) -> None:
-        """Put the alarm off until ``stop``, and cancel what was set while ``stop`` ran."""
+        """Postpone the alarm until ``stop``, and cancel one that was set while ``stop`` ran."""
         super().run()
         faulthandler.cancel_dump_traceback_later()
 
-    def _put_off(self) -> None:
+    def _postpone(self) -> None:
         faulthandler.dump_traceback_later(self._limit, exit=True)
 
 
-#: What no encoder owns: code, and through its globals the rest of the process.
-_NOT_OWNED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType)
-
-
 def encoder_bytes(encoder: Encoder) -> int:
-    """Bytes of all tensors that an encoder holds: weights, tables, static buffers. Shared memory counts once.
+    """Bytes of all tensors of an encoder: weights, tables and static buffers. Shared memory counts once.
 
-    Found by the garbage collector's own references, so no family can forget one.
+    They are found by the garbage collector's references, so that no encoder family has to list them.
     """
     storages: dict[int, int] = {}
     seen: set[int] = set()
@@ -122,9 +128,9 @@ def encoder_bytes(encoder: Encoder) -> int:
 
 
 def worker_bytes(device: str) -> int:
-    """Bytes that this process has on its device: weights, graphs, staging and the allocator's reserve.
+    """Bytes that this process uses on its device: weights, graphs, staging and the allocator's reserve.
 
-    On CUDA what torch has reserved there; on a CPU what is resident of the whole process.
+    On CUDA these are the bytes that torch has reserved; on a CPU, the resident size of the process.
     """
     if torch.device(device).type == "cuda":
         return int(torch.cuda.memory_reserved(torch.device(device)))
@@ -132,14 +138,14 @@ def worker_bytes(device: str) -> int:
 
 
 def memory_counters(encoder_sizes: Mapping[str, int], device: str, staging: int) -> dict[str, float]:
-    """All as they stand in a heartbeat's counters; ``staging`` is bytes of pinned host memory."""
+    """A heartbeat's counters of memory, in bytes; ``staging`` is pinned host memory."""
     sizes = {counter_key(Count.ENCODER_MEMORY, name): float(size) for name, size in encoder_sizes.items()}
     worker = {Count.WORKER_MEMORY: worker_bytes(device), Count.STAGING_MEMORY: staging}
     return sizes | {counter_key(name): float(size) for name, size in worker.items()}
 
 
 def graph_counters(figures: Mapping[str, GraphFigures]) -> dict[str, float]:
-    """Counters of every encoder; none where nothing is captured."""
+    """A heartbeat's counters of captured graphs, by encoder; empty if nothing is captured."""
     return {
         counter_key(name, encoder): float(value)
         for encoder, own in figures.items()

@@ -1,4 +1,4 @@
-"""One encode message in this worker, from its delivery to its ack."""
+"""One encode message in this worker, from its delivery to its ack: its ticket, lease and result."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ from epd.processes import PeriodicThread, log_failure
 from epd.store.flights import Flights
 from gpu_worker.engine.slot import Slot
 from gpu_worker.service.segment_reuse import SegmentReuse
+
+_log = logging.getLogger(__name__)
+
+#: Renewals of a lease before it runs out, so that a failed one does no harm.
+_RENEWALS_PER_LEASE = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,10 +70,29 @@ class Ticket:
         )
 
 
-_log = logging.getLogger(__name__)
+class TaskStatus(StrEnum):
+    """How a message ended. Only ``FAILED`` is the item's fault."""
 
-#: A lease is renewed this often in its life, so that one lost renewal does no harm.
-_RENEWALS_PER_LEASE = 3
+    ENCODED = "encoded"
+    FAILED = "failed"
+    REFETCHED = "refetched"  #: its blob or encoder is gone, so the item went back to ``fetch``
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"  #: its part is no longer wanted
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """How one ticket ended. ``summary`` is for operators; ``error`` is set when it failed."""
+
+    ticket_id: str
+    status: TaskStatus
+    summary: dict[str, str | int | float] = field(default_factory=dict)
+    error: EpdError | None = None
+
+    @property
+    def text(self) -> str:
+        """The summary as one line: ``key=... tokens=257 forward_s=0.012``."""
+        return " ".join(f"{name}={value}" for name, value in self.summary.items())
 
 
 class TicketLedger:
@@ -105,13 +129,13 @@ class TicketLedger:
             return self._tickets.pop(ticket_id, None)
 
     def embedding_keys(self) -> set[str]:
-        """The embedding keys of all held tickets."""
+        """The embedding keys of all tickets."""
         with self._lock:
             return {ticket.message.wanted.key for ticket in self._tickets.values()}
 
 
 class LeaseKeeper(PeriodicThread):
-    """Renews the leases of all held flights, so that no reaper starts them a second time."""
+    """Renews the leases of the flights of all tickets, so that no reaper starts them a second time."""
 
     def __init__(self, flights: Flights, ledger: TicketLedger, lease: float) -> None:
         period, failed = lease / _RENEWALS_PER_LEASE, log_failure(_log, "renewal of leases")
@@ -122,28 +146,3 @@ class LeaseKeeper(PeriodicThread):
     def _renew(self) -> None:
         for key in self._ledger.embedding_keys():
             self._flights.extend(key)
-
-
-class TaskStatus(StrEnum):
-    """How a message ended. Only ``FAILED`` is the item's fault."""
-
-    ENCODED = "encoded"
-    FAILED = "failed"
-    REFETCHED = "refetched"  #: its blob or encoder is gone, so the item went back to ``fetch``
-    EXPIRED = "expired"
-    CANCELLED = "cancelled"  #: its part is no longer wanted
-
-
-@dataclass(frozen=True, slots=True)
-class TaskResult:
-    """How one ticket ended. ``summary`` is for operators; ``error`` is set when it failed."""
-
-    ticket_id: str
-    status: TaskStatus
-    summary: dict[str, str | int | float] = field(default_factory=dict)
-    error: EpdError | None = None
-
-    @property
-    def text(self) -> str:
-        """The summary as one line: ``key=... tokens=257 forward_s=0.012``."""
-        return " ".join(f"{name}={value}" for name, value in self.summary.items())
