@@ -1,1 +1,1 @@
-"""The Celery surface: the application, the three tasks, publishing and the transport."""
+"""The Celery side: the application, the three tasks, publishing and the transport."""

@@ -1,8 +1,8 @@
-"""The Celery application, as ``celery -A tasks worker`` and ``celery -A tasks flower`` find it.
+"""The Celery application that ``celery -A tasks worker`` and ``celery -A tasks flower`` find.
 
 ``celery -A tasks`` imports the package, finds no application in it, and then looks into this submodule.
-Publishers (the API) import it too, so it names the task modules as strings only: nothing of ``workers`` is
-loaded by them.
+Publishers such as the API import it too. ``celeryconfig`` names the task modules as strings, so publishers
+load nothing of ``workers``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from celery import Celery
 
 from tasks.queues import connect_queue_rules
-from tasks.transport.transport import register
+from tasks.transport.kombu import register
 
 register()
 app = Celery("epd")

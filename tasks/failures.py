@@ -1,4 +1,7 @@
-"""What the worker's main process does when a task ends: count it, and fail the item of a killed one."""
+"""What happens when a task does not end well: counts, items of killed children, and messages to run again.
+
+The request classes run in the worker's main process; ``redo_later`` and ``fail_decode`` also in its children.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,13 @@ from tasks.worker.counters import count_crash, count_result
 
 logger = logging.getLogger(__name__)
 
+#: Seconds until a message that could not be handled starts again.
+PAUSE = 2.0
+
+#: Tries to publish a message again. A rejected delivery counts as one that killed its worker, so the broker
+#: first gets a minute to recover.
+_TRIES = 30
+
 
 class CountedRequest(Request):
     """A request whose outcome is counted."""
@@ -24,15 +34,15 @@ class CountedRequest(Request):
     def send_event(self, type: str, **fields: Any) -> Any:
         """Called for each event of the task, in every pool.
 
-        Counting hangs on the event since Celery's optimised request class replaces ``on_success`` without
-        calling ours; ``celeryconfig`` has events on in every worker.
+        Counting uses the event because Celery's optimised request class replaces ``on_success`` without
+        calling ours; ``celeryconfig`` enables events in every worker.
         """
         if type == "task-succeeded":
             count_result(str(fields.get("result")))
         return super().send_event(type, **fields)
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
-        """Called when the task has raised or its child has died; a message given back is no failure."""
+        """Called when the task has raised or its child has died. A rejected message is not a failure."""
         exception = exc_info.exception
         if not isinstance(getattr(exception, "exc", exception), Reject):
             count_crash(self.task_name)
@@ -43,49 +53,50 @@ class DecodeRequest(CountedRequest):
     """A decode whose item fails with ``decode_timeout`` when its child is killed by the hard time limit."""
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
-        """Called for both limits; the soft one is the task's own business."""
+        """Called for both limits; the task handles the soft one itself."""
         super().on_timeout(soft, timeout)
-        if not soft:
-            self._fail_item()
-
-    def _fail_item(self) -> None:
-        from tasks.flow.flights import give_up_decode
-        from tasks.flow.item import DecodeRun
-        from tasks.process import process_context
-
+        if soft:
+            return
         try:
-            context, message = process_context(), DecodeMessage.model_validate(self.args[0])
-            run = DecodeRun(context, message, message.item)
-            give_up_decode(run, DecodeTimeout("decoding hung and was killed"))
+            message = DecodeMessage.model_validate(self.args[0])
+            fail_decode(message, DecodeTimeout("decoding hung and was killed"))
         except (EpdError, ValueError, IndexError):
-            logger.exception("task %s was killed; its item ends with its flight's lease", self.id)
+            logger.exception("task %s was killed; its item ends when the lease of its flight ends", self.id)
 
 
-#: Seconds until the next try.
-PAUSE = 2.0
+def fail_decode(message: DecodeMessage, error: EpdError) -> None:
+    """Fail what a decode message is for, for everyone who waits for it.
 
-#: Tries to put the message back on its queue. A delivery that is rejected counts as one that a worker died
-#: of, so the broker gets its time first.
-_TRIES = 30
+    Raises:
+        StoreUnavailable: the store does not answer; the call can be repeated.
+    """
+    from tasks.flow.flights import give_up_decode
+    from tasks.flow.item import DecodeRun
+    from tasks.process import process_context
+
+    give_up_decode(DecodeRun(process_context(), message, message.item), error)
 
 
-def redo_later(republish: Callable[[float], None], trouble: StoreUnavailable) -> dict[str, float]:
-    """Publish the message anew, to start ``PAUSE`` seconds later, so that this delivery can be acked.
+def redo_later(republish: Callable[[float], None], reason: StoreUnavailable) -> dict[str, float]:
+    """Publish the message again, to start ``PAUSE`` seconds later, so that this delivery can be acked.
 
     Args:
         republish: puts the message on its queue, with a countdown in seconds.
-        trouble: what went wrong, for the log.
+        reason: why the message was not handled, for the log.
+
+    Returns:
+        What to count.
 
     Raises:
-        Reject: the broker does not take it either, so this delivery goes back to its queue unacked.
+        Reject: the broker does not take the message, so this delivery goes back to its queue unacked.
     """
-    logger.warning("message postponed: %s", trouble)
+    logger.warning("message postponed: %s", reason)
     for _ in range(_TRIES):
         try:
             republish(PAUSE)
         except StoreUnavailable as error:
-            trouble = error
+            reason = error
             time.sleep(PAUSE)
         else:
             return {Count.RETRIED_ITEMS.value: 1}
-    raise Reject(str(trouble), requeue=True)
+    raise Reject(str(reason), requeue=True)

@@ -1,4 +1,4 @@
-"""The transport's poison hook: what killed its workers too often fails here, instead of being run again."""
+"""The transport's poison hook: items that killed their workers too often fail instead of running again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def on_poison(message: PoisonMessage) -> None:
-    """Fail the items of a message with ``worker_crashed``. Doing so twice changes nothing.
+    """Fail the items of a message with ``worker_crashed``. A second call changes nothing.
 
     Raises:
         StoreUnavailable: the transport keeps the message and calls again.
@@ -34,14 +34,15 @@ def on_poison(message: PoisonMessage) -> None:
         args, _ = message.arguments()
         fail_document(process_context(), message.task, args[0], message.deliveries)
     except (ValidationError, ValueError, IndexError):
-        logger.exception("poison message without a readable body; its items end with their deadline")
+        logger.exception("unreadable poison message; its items end with their deadline")
 
 
 def fail_document(context: Context, task: str, document: dict[str, Any], deliveries: int) -> None:
-    """Fail what a task's document is for, for everybody who waits for it.
+    """Fail what a task's document is for, for everyone who waits for it.
 
     Raises:
-        ValidationError: the document is not one of ours.
+        ValidationError: the document is no message of this task.
+        StoreUnavailable: the store does not answer; the call can be repeated.
     """
     error = WorkerCrashed(f"the item ended its worker {deliveries} times")
     match task:

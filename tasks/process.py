@@ -1,4 +1,4 @@
-"""This process's means: one store, config and publisher, opened on first use and anew after a fork."""
+"""This process's context and download threads, created on first use and again after a fork."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from epd.store.open import open_store
 from tasks import publish
 from tasks.flow.context import Context
 
-#: Downloads that run at once in one process beside the tasks' own threads.
+#: Threads for downloads in one process, in addition to those of its tasks.
 _DOWNLOADS = 32
 
 
 class BrokerPublisher:
-    """``tasks.flow.context.Publisher`` over the broker."""
+    """``tasks.flow.context.Publisher`` on the broker."""
 
     def fetch(self, messages: Sequence[FetchMessage], *, countdown: float = 0.0) -> None:
-        """To the fetch queue."""
+        """Publish to the fetch queue."""
         publish.publish_fetch(messages, countdown=countdown)
 
     def decode(self, messages: Sequence[DecodeMessage], *, countdown: float = 0.0) -> None:
-        """To the decode queue."""
+        """Publish to the decode queue."""
         publish.publish_decode(messages, countdown=countdown)
 
     def encode(self, messages: Sequence[EncodeMessage]) -> None:
-        """To the encode queue."""
+        """Publish to the encode queue."""
         publish.publish_encode(messages)
 
 
 @dataclass(frozen=True)
-class _Means:
+class _Resources:
     context: Context
     downloads: ThreadPoolExecutor
 
 
-_means: _Means | None = None
+_resources: _Resources | None = None
 _lock = threading.Lock()
 
 
 def _forget_after_fork() -> None:
     """A child must use neither its parent's connections nor a lock that another thread of it held."""
-    global _means, _lock
-    _means, _lock = None, threading.Lock()
+    global _resources, _lock
+    _resources, _lock = None, threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
@@ -60,19 +60,19 @@ def process_context() -> Context:
     Raises:
         SettingsError: a setting or the config file is wrong.
     """
-    return _process_means().context
+    return _process_resources().context
 
 
 def download_executor() -> ThreadPoolExecutor:
-    """The bounded executor on which the items of a chunk are fetched side by side."""
-    return _process_means().downloads
+    """The executor that fetches the items of a chunk concurrently, on at most ``_DOWNLOADS`` threads."""
+    return _process_resources().downloads
 
 
-def _process_means() -> _Means:
-    global _means  # noqa: PLW0603
+def _process_resources() -> _Resources:
+    global _resources  # noqa: PLW0603
     with _lock:
-        if _means is None:
+        if _resources is None:
             own = settings()
             context = Context(own, load_config(own.config), open_store(own), BrokerPublisher())
-            _means = _Means(context, ThreadPoolExecutor(_DOWNLOADS, "download"))
-        return _means
+            _resources = _Resources(context, ThreadPoolExecutor(_DOWNLOADS, "download"))
+        return _resources

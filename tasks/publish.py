@@ -1,8 +1,8 @@
-"""Publishing the pipeline's messages: one producer batch a call, each try bounded.
+"""Publishing the pipeline's messages: one producer batch a call, with a bounded number of tries.
 
-A message is one task with one positional argument, the message as a JSON object, so that Flower shows it
-readable. Task ids name job, item, stage and attempt, so that a job's lines in every log share a prefix; a
-few random digits keep apart two deliveries of one item that are on their way at once.
+A message is one task whose only argument is the message as a JSON object, so that Flower shows it in
+readable form. Task ids name job, stage, item and attempt, so that all log lines of a job share a prefix. A
+few random digits distinguish two messages for one item that are queued at the same time.
 """
 
 from __future__ import annotations
@@ -21,25 +21,29 @@ from epd.contracts.messages import DecodeMessage, EncodeMessage, Envelope, Fetch
 from tasks.celery import app
 from tasks.queues import DECODE, ENCODE, FETCH, PRIORITY_STEPS
 
-#: An encode message outlives its deadline by this many seconds; after that Celery drops it, and the pool ends
-#: its part (``task_revoked``). Messages to fetch and decode carry no such time: there Celery would drop them
-#: without freeing their bytes and flights, so their tasks look at the deadline themselves.
+#: Seconds after its deadline at which Celery drops an encode message; the pool then ends its part
+#: (``task_revoked``). Messages to fetch and decode have no such limit: Celery would drop them without freeing
+#: their bytes and flights, so their tasks check the deadline themselves.
 EXPIRY_GRACE = 60.0
 
-#: The header that tells when a message was published, in Unix seconds.
+#: The header that says when a message was published, in Unix seconds.
 ENQUEUED_AT = "epd_enqueued_at"
 
 #: Seconds that a call waits for a free producer of the pool.
 _ACQUIRE_TIMEOUT = 5.0
 
-_TROUBLE = (OperationalError, BatchPublishError, RedisError, OSError)
+_BROKER_ERRORS = (OperationalError, BatchPublishError, RedisError, OSError)
 
 
 def publish_fetch(messages: Sequence[FetchMessage], *, countdown: float = 0.0) -> None:
-    """Put chunks on the ``fetch`` queue; with a countdown they start that many seconds later.
+    """Put chunks on the ``fetch`` queue.
+
+    Args:
+        messages: the chunks.
+        countdown: seconds until they start.
 
     Raises:
-        StoreUnavailable: the broker did not take them; some may have been taken, which is harmless.
+        StoreUnavailable: the broker did not take all of them. It may have taken some, which does no harm.
     """
     _publish(FETCH, messages, countdown)
 
@@ -55,7 +59,7 @@ def publish_encode(messages: Sequence[EncodeMessage], *, countdown: float = 0.0)
 
 
 def task_id(stage: str, message: Envelope) -> str:
-    """``job.stage.place.attempt.random``: place is the (first) item's index and the track."""
+    """``job.stage.place.attempt.random``; place is the index of the (first) item, and encode's track."""
     if isinstance(message, FetchMessage):
         place = str(message.items[0].index)
     elif isinstance(message, EncodeMessage):
@@ -66,7 +70,7 @@ def task_id(stage: str, message: Envelope) -> str:
 
 
 def task_options(stage: str, message: Envelope, now: float) -> dict[str, Any]:
-    """What a message's task is sent with: id, priority, lifetime and headers."""
+    """The options with which a task is sent: id, priority, lifetime in seconds and headers."""
     lifetime = {"expires": max(1.0, message.deadline - now + EXPIRY_GRACE)} if stage == ENCODE else {}
     return {
         "task_id": task_id(stage, message),
@@ -84,14 +88,14 @@ def _publish(stage: str, messages: Sequence[Envelope], countdown: float = 0.0) -
     try:
         retry_over_time(
             _send,
-            _TROUBLE,
+            _BROKER_ERRORS,
             args=(stage, messages, countdown),
             max_retries=policy["max_retries"],
             interval_start=policy["interval_start"],
             interval_step=policy["interval_step"],
             interval_max=policy["interval_max"],
         )
-    except _TROUBLE as error:
+    except _BROKER_ERRORS as error:
         raise StoreUnavailable(f"the broker did not take {len(messages)} {stage} messages") from error
 
 

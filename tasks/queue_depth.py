@@ -1,4 +1,4 @@
-"""What the broker holds of our queues: messages that wait, and messages that workers hold unacked."""
+"""How many messages of our queues wait, how many workers hold, and how old the oldest waiting one is."""
 
 from __future__ import annotations
 
@@ -14,25 +14,30 @@ from epd.contracts.errors import StoreUnavailable
 from tasks.celery import app
 from tasks.publish import ENQUEUED_AT
 from tasks.queues import PRIORITY_STEPS, QUEUES
-from tasks.transport import keys as broker_keys
+from tasks.transport import keys
 from tasks.transport.keys import script_text
 
+#: Seconds that a query waits for a free connection of the pool.
 _ACQUIRE_SECONDS = 5.0
 
 
 def waiting_messages() -> Mapping[str, int]:
-    """Messages that no worker has taken, by queue; raises ``StoreUnavailable``."""
+    """Messages that no worker has taken, by queue.
+
+    Raises:
+        StoreUnavailable: the broker does not answer.
+    """
     with _channel() as channel:
         return {name: channel.queue_declare(queue=name).message_count for name in QUEUES}
 
 
 def unacked_messages() -> Mapping[str, int]:
-    """Messages that workers have taken and not acked, by queue; raises ``StoreUnavailable``."""
+    """Messages that workers have taken and not acked, by queue; raises as ``waiting_messages``."""
     with _channel() as channel:
-        answer = channel.client.eval(script_text("held"), 1, broker_keys.SESSIONS, broker_keys.unacked(""))
+        answer = channel.client.eval(script_text("held"), 1, keys.SESSIONS, keys.unacked(""))
     counts: Counter[str] = Counter(dict.fromkeys(QUEUES, 0))
     for lane, count in zip(answer[::2], answer[1::2], strict=True):
-        counts[broker_keys.queue_of(_text(lane))] += int(count)
+        counts[keys.queue_of(_text(lane))] += int(count)
     return {name: counts[name] for name in QUEUES}
 
 
@@ -42,9 +47,9 @@ def _text(value: bytes | str) -> str:
 
 @contextmanager
 def _channel() -> Iterator[Any]:
-    """The channel of a pooled connection for one question; every failure of it is ``StoreUnavailable``.
+    """The channel of a pooled connection for one query; every failure of it is ``StoreUnavailable``.
 
-    A channel of its own would be two new connections for each question, twice a second.
+    A new channel would open two connections for each query, twice a second.
     """
     try:
         with app.pool.acquire(block=True, timeout=_ACQUIRE_SECONDS) as connection:
@@ -52,15 +57,15 @@ def _channel() -> Iterator[Any]:
                 connection.ensure_connection(max_retries=1, interval_start=0.1)
                 yield connection.default_channel
             except Exception:
-                connection.collect()  # the next question connects anew
+                connection.collect()  # the next query connects again
                 raise
-    except Exception as error:  # redis, kombu and socket errors, each with a base class of its own
+    except Exception as error:  # errors of redis, kombu and sockets share no base class
         raise StoreUnavailable("the broker does not answer") from error
 
 
 def lanes() -> list[str]:
-    """The broker's lists of our queues: one a queue and priority."""
-    return [broker_keys.lane(queue, step) for queue in QUEUES for step in PRIORITY_STEPS.values()]
+    """The broker's lists of our queues, one for each queue and priority."""
+    return [keys.lane(queue, step) for queue in QUEUES for step in PRIORITY_STEPS.values()]
 
 
 def oldest_queued(app: Any) -> float | None:

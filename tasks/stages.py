@@ -1,6 +1,11 @@
-"""The task ``epd.fetch``: one chunk of items of a job. Needs the network, parses no media.
+"""The three tasks, one for each stage of an item: fetch, decode and encode.
 
-What it runs is imported on its first run: every process that knows the task's name would else load it.
+A task parses its message, runs the work of ``tasks.flow`` and publishes the message again when store or
+broker do not answer. ``epd.fetch`` needs the network and parses no media; ``epd.decode`` parses media and
+needs no network. ``epd.encode`` runs in the batching pool of ``gpu_worker``; here it only goes back.
+
+The work is imported when a task first runs, since every process that knows the tasks' names would load it
+otherwise. The results are counts by counter name, for ``tasks.worker.counters``.
 """
 
 from __future__ import annotations
@@ -17,13 +22,15 @@ from epd.telemetry.tracing import span
 from tasks.celery import app
 from tasks.transport.keys import DELIVERIES
 
+logger = logging.getLogger(__name__)
+
 
 @app.task(name="epd.fetch", Request="tasks.failures:CountedRequest", bind=True)
 def fetch(self: Any, document: dict[str, Any]) -> dict[str, float]:
-    """Fetch a chunk; returns what is to be counted.
+    """Fetch the items of a chunk.
 
-    A chunk that was in a worker which died is taken apart, so that the item which may have killed it
-    meets its end alone.
+    A chunk that was in a worker when it died is split into single items, so that an item that kills its
+    worker takes no other with it.
     """
     from tasks.failures import redo_later
     from tasks.flow.fetch import fetch_chunk
@@ -39,47 +46,41 @@ def fetch(self: Any, document: dict[str, Any]) -> dict[str, float]:
         with span("epd.fetch", message.trace, job_id=message.job_id, items=len(message.items)) as carrier:
             traced = message.model_copy(update={"trace": carrier})
             return fetch_chunk(context, traced, download_executor())
-    except StoreUnavailable as trouble:
-        return redo_later(lambda pause: context.publisher.fetch([message], countdown=pause), trouble)
+    except StoreUnavailable as error:
+        return redo_later(lambda pause: context.publisher.fetch([message], countdown=pause), error)
 
 
 @app.task(name="epd.decode", Request="tasks.failures:DecodeRequest")
 def decode(document: dict[str, Any]) -> dict[str, float]:
-    """Decode an item; returns what is to be counted."""
-    from tasks.failures import redo_later
+    """Decode an item."""
+    from tasks.failures import fail_decode, redo_later
+    from tasks.flow.context import sum_tallies
     from tasks.flow.decode import decode_item
-    from tasks.flow.flights import give_up_decode
-    from tasks.flow.item import DecodeRun
     from tasks.process import process_context
 
     message = DecodeMessage.model_validate(document)
     context = process_context()
     try:
         with span("epd.decode", message.trace, job_id=message.job_id, item=message.item.index) as carrier:
-            tally = decode_item(context, message.model_copy(update={"trace": carrier}))
-        return {str(name): amount for name, amount in tally.items() if amount}
+            return sum_tallies([decode_item(context, message.model_copy(update={"trace": carrier}))])
     except SoftTimeLimitExceeded:
-        run = DecodeRun(context, message, message.item)
-        give_up_decode(run, DecodeTimeout("decoding took longer than its limit"))
+        fail_decode(message, DecodeTimeout("decoding took longer than its limit"))
         return {Count.DECODE_FAILURES.value: 1}
-    except StoreUnavailable as trouble:
-        return redo_later(lambda pause: context.publisher.decode([message], countdown=pause), trouble)
-
-
-logger = logging.getLogger(__name__)
+    except StoreUnavailable as error:
+        return redo_later(lambda pause: context.publisher.decode([message], countdown=pause), error)
 
 
 @app.task(name="epd.encode")
 def encode(document: dict[str, Any]) -> dict[str, float]:
-    """Give the message back: this process cannot encode.
+    """Publish the message again: this process cannot encode.
 
     Raises:
-        Reject: the broker did not take it back, so the delivery itself goes back unacked.
+        Reject: the broker did not take it, so the delivery itself goes back to its queue.
     """
     from tasks.failures import redo_later
     from tasks.publish import publish_encode
 
     logger.error("epd.encode reached a worker without the batching pool; start `python -m gpu_worker`")
     message = EncodeMessage.model_validate(document)
-    trouble = StoreUnavailable("this worker has no batching pool")
-    return redo_later(lambda pause: publish_encode([message], countdown=pause), trouble)
+    error = StoreUnavailable("this worker has no batching pool")
+    return redo_later(lambda pause: publish_encode([message], countdown=pause), error)

@@ -1,1 +1,1 @@
-"""The flow of one item through fetch and decode, over the store's protocols; knows no Celery."""
+"""The flow of one item through fetch and decode. Knows the store, but neither Celery nor Redis."""

@@ -1,9 +1,10 @@
-"""What the flow works with: settings, config, store, publisher, cards and a clock, handed in as one value."""
+"""What the flow works with, as one value: settings, config, store, publisher, encoder cards and a clock."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -20,28 +21,36 @@ from epd.store.store import Store
 #: What a task did, by counter name (``epd.telemetry.counters.Count``).
 Tally = dict[str, float]
 
-#: Seconds for which announced cards are believed. A card that is missing is asked for again at once.
+#: Seconds for which announced cards are cached. A missing card is looked up again each time.
 CARD_TTL = 2.0
 
 
+def sum_tallies(tallies: Iterable[Tally]) -> Tally:
+    """Add up tallies without zeros, by plain strings: Celery passes on the ``repr`` of what a task returns."""
+    total: Counter[str] = Counter()
+    for tally in tallies:
+        total.update(tally)
+    return {str(name): amount for name, amount in total.items() if amount}
+
+
 class Publisher(Protocol):
-    """Where messages go on to. Each call raises ``StoreUnavailable`` when the broker does not take them."""
+    """Publishes messages. Each call raises ``StoreUnavailable`` when the broker does not take them."""
 
     def fetch(self, messages: Sequence[FetchMessage], *, countdown: float = 0.0) -> None:
-        """To the fetch queue; with a countdown they start that many seconds later."""
+        """Publish to the fetch queue, to start after ``countdown`` seconds."""
         ...
 
     def decode(self, messages: Sequence[DecodeMessage], *, countdown: float = 0.0) -> None:
-        """To the decode queue, likewise."""
+        """Publish to the decode queue, to start after ``countdown`` seconds."""
         ...
 
     def encode(self, messages: Sequence[EncodeMessage]) -> None:
-        """To the encode queue."""
+        """Publish to the encode queue."""
         ...
 
 
 class CardCache:
-    """The cards of each model, kept ``CARD_TTL`` seconds. Safe for threads: an entry is replaced whole."""
+    """The encoder cards of each model, cached for ``CARD_TTL`` seconds. Thread-safe: entries are replaced whole."""
 
     def __init__(self, cards: Cards, clock: Callable[[], float] = time.monotonic) -> None:
         self._cards = cards
@@ -49,7 +58,7 @@ class CardCache:
         self._kept: dict[str, tuple[float, Mapping[Modality, EncoderCard]]] = {}
 
     def of(self, name: str, model: ModelConfig) -> Mapping[Modality, EncoderCard]:
-        """The cards of a model by track; encoders that nobody has announced are left out."""
+        """The cards of a model by track, without encoders that no worker has announced."""
         kept = self._kept.get(name)
         if kept is not None and self._clock() - kept[0] < CARD_TTL:
             return kept[1]
@@ -61,7 +70,7 @@ class CardCache:
 
 @dataclass(frozen=True)
 class Context:
-    """One process's means. ``clock`` gives Unix seconds, since deadlines cross machines."""
+    """What the work of one process needs. ``clock`` gives Unix seconds, since deadlines cross machines."""
 
     settings: Settings
     config: Config
@@ -74,12 +83,12 @@ class Context:
         object.__setattr__(self, "cards", CardCache(self.store.cards))
 
     def hold_for(self, blob: str) -> Callable[[int], None]:
-        """What holds room for a blob that is being written: the ``hold`` of the worker's limits."""
+        """The ``hold`` function of the worker's limits for a blob that is being written."""
         return partial(self.store.blobs.grow, blob)
 
     def reservation(self, expected: int) -> int:
-        """Bytes to hold for a file whose size is only guessed: a sixteenth of the blob directory at most.
+        """Bytes to reserve for a file whose size is an estimate: at most a sixteenth of the blob directory.
 
-        A guess that is far too high must not keep everything out of a small directory.
+        An estimate that is far too high must not keep everything else out of a small directory.
         """
         return min(expected, self.settings.blob_bytes // 16)

@@ -1,4 +1,4 @@
-"""One item through ``decode``: probe, add the audio part, claim, decode each track, publish all at once."""
+"""The ``decode`` stage: probe an item, add the audio part, claim, decode each track, publish in one batch."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ logger = logging.getLogger(__name__)
 
 
 def decode_item(context: Context, message: DecodeMessage) -> Tally:
-    """Decode one item and publish its encode messages; returns the counts.
+    """Decode one item and publish its encode messages.
+
+    Returns:
+        What to count.
 
     Raises:
         StoreUnavailable: store or broker do not answer; the message may be run again.
-        SoftTimeLimitExceeded: the worker's limit struck; the caller fails the item.
+        SoftTimeLimitExceeded: the task's soft time limit passed; the caller fails the item.
     """
     run = DecodeRun(context, message, message.item)
     if run.expired:
@@ -48,7 +51,7 @@ def decode_item(context: Context, message: DecodeMessage) -> Tally:
         raise
     except Exception as error:
         if path is not None and not path.exists():
-            return _go_back(run, BlobMissing("the bytes went while they were decoded"))
+            return _go_back(run, BlobMissing("the bytes were removed while they were decoded"))
         return _fail(run, as_typed(error, run))
     run.free_source()
     return tally
@@ -60,13 +63,12 @@ def _decode(run: DecodeRun, path: Path, open_parts: frozenset[PartId]) -> Tally:
     track = audio_track_of(run.context, path) if run.item.modality is Modality.VIDEO else None
     found = needed if track is None else parts_of_video(needed, has_audio=track.present)
     settled = settle(run, without_final_parts(found, open_parts))
-    # The flight of a sound that is not there goes on: the same bytes, sent as audio, fail for a reason of
-    # their own.
+    # The flight of missing audio continues for others: the same bytes, sent as audio, fail with another reason.
     run.withdraw(wanted for wanted in needed.missing if wanted not in found.missing)
     if track is not None:
         run.context.store.sources.note_audio(message.digest, track.present)
         serve_waiters(run, message.digest)
-    if found.finished:  # it requires a sound that is not there; others may wait for its frames without it
+    if found.finished:  # the item requires audio that the file lacks; others may wait for the frames alone
         return {Count.DECODE_FAILURES: 1}
     made = make_tracks(run, path, settled.owned, track)
     return {
@@ -78,7 +80,7 @@ def _decode(run: DecodeRun, path: Path, open_parts: frozenset[PartId]) -> Tally:
 
 
 def _drop(run: DecodeRun, reason: Count) -> Tally:
-    """Leave the flights of an item that nobody waits for any more, and free its bytes."""
+    """Leave the flights of an item that is no longer needed, and free its bytes."""
     leave_download(run)
     run.withdraw(run.wanted)
     run.free_source()
@@ -86,7 +88,7 @@ def _drop(run: DecodeRun, reason: Count) -> Tally:
 
 
 def _go_back(run: DecodeRun, error: EpdError) -> Tally:
-    """Fetch the item again; after too many tries it fails with the reason."""
+    """Send the item back to ``fetch``; after too many tries it fails with the error."""
     if not run.send_back():
         return _fail(run, error)
     logger.info("job %s item %s goes back to fetch: %s", run.message.job_id, run.item.index, error)
@@ -97,7 +99,7 @@ def _go_back(run: DecodeRun, error: EpdError) -> Tally:
 
 
 def _postpone(run: DecodeRun, error: EpdError) -> Tally:
-    """Decode later, when encoding has freed space; without time for that the item fails with the reason."""
+    """Decode later, when encoding has freed space; if the deadline comes first, the item fails with the error."""
     pause = pause_of(run.message, now=run.context.clock())
     if pause is None:
         return _fail(run, error)

@@ -1,9 +1,8 @@
-"""The items of a chunk through ``fetch``: digest, cached parts, claims, and decode messages of the rest."""
+"""The ``fetch`` stage: digest of each item, cached parts, claims, and decode messages for the rest."""
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -22,7 +21,7 @@ from epd.contracts.media import BlobRef, Item
 from epd.contracts.messages import DecodeMessage, FetchMessage, Wanted
 from epd.lookup import last_digest
 from epd.telemetry.counters import Count
-from tasks.flow.context import Context, Tally
+from tasks.flow.context import Context, Tally, sum_tallies
 from tasks.flow.flights import give_up_fetch, join_or_lead, leave_download, serve_waiters
 from tasks.flow.item import FetchRun, ItemRun, pause_of
 from tasks.flow.settle import look_up_of, look_up_of_all, settle
@@ -30,21 +29,24 @@ from tasks.flow.source import ItemSource, Resolved
 
 logger = logging.getLogger(__name__)
 
-#: Trouble that passes: the item is fetched again a little later, until its deadline.
-_PASSING = (EncoderNotReady, BlobSpaceFull, StoreUnavailable)
+#: Temporary errors: the item is fetched again a little later, until its deadline.
+_TEMPORARY = (EncoderNotReady, BlobSpaceFull, StoreUnavailable)
 
 
 @dataclass(frozen=True, slots=True)
 class _Fetched:
-    """What became of an item: a decode message, a postponement with its reason, or nothing more to do."""
+    """The outcome of an item: a decode message, the reason to postpone it, or nothing more to do."""
 
     decode: DecodeMessage | None = None
-    reason: EpdError | None = None
+    postponed: EpdError | None = None
     tally: Tally = field(default_factory=dict)
 
 
 def fetch_chunk(context: Context, message: FetchMessage, executor: Executor) -> Tally:
-    """Fetch the items of a chunk side by side and publish what goes on in one batch; returns the counts.
+    """Fetch the items of a chunk concurrently and publish their decode messages in one batch.
+
+    Returns:
+        What to count.
 
     Raises:
         StoreUnavailable: the broker did not take the messages; the whole chunk may be run again.
@@ -53,18 +55,18 @@ def fetch_chunk(context: Context, message: FetchMessage, executor: Executor) -> 
     decodes = [result.decode for _, result in results if result.decode is not None]
     try:
         context.publisher.decode(decodes)
-        later = [(item, result.reason) for item, result in results if result.reason is not None]
+        later = [(item, result.postponed) for item, result in results if result.postponed is not None]
         if later:
             _postpone(context, message, later)
     except StoreUnavailable:
         for decode in decodes:
             context.store.blobs.free(decode.blob)
         raise
-    return _sum(result.tally for _, result in results)
+    return sum_tallies(result.tally for _, result in results)
 
 
 def _fetch_all(context: Context, message: FetchMessage, executor: Executor) -> Iterable[_Fetched]:
-    """The items' outcomes in order. The calling thread fetches the last one itself."""
+    """The items' outcomes in order. The calling thread fetches the last item."""
     *others, last = message.items
     running = [executor.submit(_fetch_item, context, message, item) for item in others]
     own = _fetch_item(context, message, last)
@@ -72,7 +74,7 @@ def _fetch_all(context: Context, message: FetchMessage, executor: Executor) -> I
 
 
 def _postpone(context: Context, message: FetchMessage, later: Sequence[tuple[Item, EpdError]]) -> None:
-    """Fetch items again in one later chunk. Those without time for another try fail with their reason."""
+    """Fetch items again in one later chunk; where the deadline comes first, they fail with their reason."""
     pause = pause_of(message, now=context.clock())
     if pause is not None:
         logger.info("job %s: %d items postponed: %s", message.job_id, len(later), later[0][1])
@@ -83,39 +85,32 @@ def _postpone(context: Context, message: FetchMessage, later: Sequence[tuple[Ite
         give_up_fetch(ItemRun(context, message, item), reason)
 
 
-def _sum(tallies: Iterable[Tally]) -> Tally:
-    total: Counter[str] = Counter()
-    for tally in tallies:
-        total.update(tally)
-    return {str(name): amount for name, amount in total.items() if amount}
-
-
 def _fetch_item(context: Context, message: FetchMessage, item: Item) -> _Fetched:
-    """Fetch one item. Its faults end in its parts; nothing is raised.
+    """Fetch one item. Errors are recorded in its parts and not raised.
 
-    Trouble of the store comes back as a postponement, since parts cannot be finished without it.
+    While the store is unavailable no part can be finished, so the item is postponed.
     """
     run = FetchRun(context, message, item)
     try:
         return _fetch(run)
-    except _PASSING as error:
+    except _TEMPORARY as error:
         return _postponed(error)
     except EpdError as error:
         return _failed(run, error)
     except Exception:
         logger.exception("job %s item %s: fetch failed", message.job_id, item.index)
-        return _failed(run, Internal("fetching failed; the worker's log tells why"))
+        return _failed(run, Internal("fetching failed; the worker's log says why"))
 
 
 def _postponed(reason: EpdError) -> _Fetched:
-    return _Fetched(reason=reason, tally={Count.RETRIED_ITEMS: 1})
+    return _Fetched(postponed=reason, tally={Count.RETRIED_ITEMS: 1})
 
 
 def _failed(run: FetchRun, error: EpdError) -> _Fetched:
     try:
         give_up_fetch(run, error)
-    except StoreUnavailable as trouble:
-        return _postponed(trouble)
+    except StoreUnavailable as unavailable:
+        return _postponed(unavailable)
     return _Fetched(tally={Count.FETCH_ITEMS: 1, Count.FETCH_FAILURES: 1})
 
 
@@ -127,24 +122,25 @@ def _fetch(run: FetchRun) -> _Fetched:
     if not open_parts:
         return _dropped(run, Count.FETCH_DROPPED)
     look_up = look_up_of(run, open_parts)
-    # An item that is here for its sound alone has no open part that could wait for a download.
+    # An item that is fetched for its audio alone has no open part that could wait for a download.
     shared = run.item.source.url is not None and run.main_part in open_parts
     if shared and not join_or_lead(run):
         return _Fetched(tally={Count.FETCH_ITEMS: 1, Count.FLIGHTS_JOINED: 1})
     source = ItemSource(run, look_up, leads=shared)
-    return _claim_and_hand_on(source, source.resolve())
+    return _claim_and_pass_on(source, source.resolve())
 
 
-def _claim_and_hand_on(source: ItemSource, resolved: Resolved) -> _Fetched:
-    """Claim what is missing and make the decode message of what is the item's own to make.
+def _claim_and_pass_on(source: ItemSource, resolved: Resolved) -> _Fetched:
+    """Claim what is missing, and make the decode message for what this item has to make.
 
-    Where only decoding can tell which parts there are, it also serves those who wait for the download.
+    The waiters of the download are served here, except where only decoding can tell which parts there are:
+    then ``decode`` serves them.
     """
     run, found = source.run, resolved.found
     try:
         owned = settle(run, found).owned
         if owned and resolved.blob is None:
-            return _claim_and_hand_on(source, _download_after_all(source, resolved))
+            return _claim_and_pass_on(source, _download_after_all(source, resolved))
         decode = _decode_message(run, resolved, owned)
         if source.leads and (decode is None or decode.audio is None):
             serve_waiters(run, found.digest)
@@ -157,7 +153,7 @@ def _claim_and_hand_on(source: ItemSource, resolved: Resolved) -> _Fetched:
 
 
 def _download_after_all(source: ItemSource, resolved: Resolved) -> Resolved:
-    """Download an item that was to join a flight which has ended, so that it is the item's own to make."""
+    """Download the item after all: the flight that it meant to join has ended, so this item makes it."""
     again = source.download()
     if again.found.digest != resolved.found.digest:
         source.run.withdraw(resolved.found.missing)
@@ -165,7 +161,7 @@ def _download_after_all(source: ItemSource, resolved: Resolved) -> Resolved:
 
 
 def _decode_message(run: FetchRun, resolved: Resolved, owned: Sequence[Wanted]) -> DecodeMessage | None:
-    """The message for what is the item's own to make; None where that is nothing."""
+    """The message for what this item has to make; None if that is nothing."""
     if not owned or resolved.blob is None:
         return None
     message = run.message
@@ -190,7 +186,7 @@ def _decode_message(run: FetchRun, resolved: Resolved, owned: Sequence[Wanted]) 
 def _dropped(run: FetchRun, reason: Count) -> _Fetched:
     """Leave the flights of an item that is not fetched, as far as its digest is known without a download.
 
-    A flight may have been passed on to this item; its waiters must not wait for the end of the lease.
+    This item may have become the leader of a flight; its waiters must not wait until the lease ends.
     """
     leave_download(run)
     digest = last_digest(run.item, run.context.store.sources)
@@ -201,7 +197,7 @@ def _dropped(run: FetchRun, reason: Count) -> _Fetched:
 
 
 def _free(run: FetchRun, blob: BlobRef | None) -> None:
-    """Remove downloaded bytes that nothing needs any more; uploads stay."""
+    """Remove downloaded bytes that are no longer needed; uploads stay."""
     if blob is not None:
         run.context.store.blobs.free(blob)
 

@@ -1,9 +1,10 @@
-"""Flights: one download of a URL for everyone who wants it at once, from whatever process, and their leases.
+"""Flights of downloads: items of any process that need one URL at the same time share one download.
 
-The first item leads: it downloads. The others leave their message with the flight and are done. The leader
-has them join the flight of the embedding, or ends them with the error of the download. For a video whose
-sound decides its parts ``decode`` does that, otherwise ``fetch``. A leader that dies is run again with its
-own message, or a reaper publishes the message of a waiter when the lease has ended.
+The first item is the leader and downloads. The others are waiters: they leave their message with the flight
+and are done. When the download ends, the leader has its waiters join the flights of the embeddings, or fails
+them with the error of the download. ``fetch`` does so, or ``decode`` for a video whose parts depend on
+whether it has audio. If a leader dies, its own message runs again, or the reaper publishes the message of a
+waiter once the lease has ended.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ logger = logging.getLogger(__name__)
 
 
 def join_or_lead(run: ItemRun) -> bool:
-    """Ask for the download of an item's URL. False: another item leads, and serves this one too."""
+    """Claim the download of an item's URL. False: another item is the leader and serves this one too."""
     answer = run.context.store.flights.claim(_download_of(run), run.waiter(run.main_part))
     return answer is not Claim.WAITING
 
 
 @contextmanager
 def leading(run: ItemRun) -> Iterator[None]:
-    """Keep the lease of the download while the source is asked; its faults are those of all who wait."""
+    """Renew the lease of the download while the block runs; a fault of the URL fails all waiters too."""
     try:
         with kept_flights(run.context, [_download_of(run)]):
             yield
@@ -44,7 +45,7 @@ def leading(run: ItemRun) -> Iterator[None]:
 
 
 def serve_waiters(run: ItemRun, digest: str) -> None:
-    """The download is there: everyone who waited for it joins the flight of their embedding."""
+    """The download is done: have every waiter join the flights of its embeddings."""
 
     def serve(waiter: ItemRun) -> bool:
         try:
@@ -59,7 +60,7 @@ def serve_waiters(run: ItemRun, digest: str) -> None:
 
 
 def fail_waiters(run: ItemRun, error: EpdError) -> None:
-    """The download has failed for good, and with it the items of all who waited for it."""
+    """The download has failed for good: fail the item of every waiter."""
 
     def serve(waiter: ItemRun) -> bool:
         waiter.fail(error)
@@ -69,7 +70,7 @@ def fail_waiters(run: ItemRun, error: EpdError) -> None:
 
 
 def leave_download(run: ItemRun) -> None:
-    """Leave the flight of a download that was not made; the first waiter's message is published instead."""
+    """Leave the flight of a download that was not made, and publish the first waiter's message instead."""
     if run.item.source.url is None:
         return
     flights = run.context.store.flights
@@ -79,7 +80,7 @@ def leave_download(run: ItemRun) -> None:
 
 
 def give_up_fetch(run: ItemRun, error: EpdError) -> None:
-    """Fail an item that cannot be fetched; a waiter makes the download, if there is one."""
+    """Fail an item that cannot be fetched; the first waiter, if there is one, downloads instead."""
     run.fail(error)
     leave_download(run)
 
@@ -94,7 +95,7 @@ def give_up_decode(run: DecodeRun, error: EpdError) -> None:
 
 @contextmanager
 def kept_flights(context: Context, keys: Sequence[str]) -> Iterator[None]:
-    """Renew the leases of some flights every third of a lease while the block runs."""
+    """Renew the leases of flights every third of a lease while the block runs."""
     if not keys:
         yield
         return
@@ -117,10 +118,10 @@ def _keep(context: Context, keys: Sequence[str], done: threading.Event) -> None:
 
 
 def _take_waiters(run: ItemRun, serve: Callable[[ItemRun], bool]) -> None:
-    """Serve all waiters, also those that come in between. Does nothing where the item does not lead.
+    """Serve all waiters, also those that arrive during the call. Does nothing if the item is not the leader.
 
-    ``serve`` answers False for an item that has to start again. Those are published last: earlier, they
-    would find this flight and wait in it.
+    ``serve`` returns False for an item that has to start again. Its message is published last, because it
+    would otherwise find this flight and wait for it.
     """
     if run.item.source.url is None:
         return

@@ -1,7 +1,7 @@
 """The consumer's half of the channel: wait at the bells, pop with one script, deliver to kombu.
 
-kombu's names stay (``_brpop_start``, ``_brpop_read``): its poller calls them. What they wait on is a bell, a
-token that holds no message, so a worker that dies while waiting loses nothing.
+``_brpop_start`` and ``_brpop_read`` keep kombu's names, since its poller calls them. They wait for a bell, a
+list with a token that carries no message, so a worker that dies while it waits loses nothing.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ import redis
 from kombu.utils.imports import symbol_by_name
 from kombu.utils.objects import cached_property
 
-from tasks.transport import keys as broker_keys
+from tasks.transport import keys
 from tasks.transport.acks import JsonMessage, TransportQoS, read_envelope
 from tasks.transport.keys import ring
 from tasks.transport.lanes import QueueChannel, lane_order
-from tasks.transport.ledger import SUSPECT_COMPANY, Parcel, UnackedLedger
+from tasks.transport.ledger import QUARANTINE_LIMIT, PoppedMessage, UnackedLedger
 from tasks.transport.poison import PoisonHook
 from tasks.transport.session import UnackedSession
 
 logger = logging.getLogger(__name__)
 
-#: A message that has to be alone waits so long for its worker to finish what it holds. A worker with a
-#: task that never ends takes it in company after that: better at risk than never.
-SOLITUDE_PATIENCE_S = 5.0
+#: Seconds for which a message that must be alone waits for its worker to finish all others. After that the
+#: worker takes it next to them, since one of them may never end: a run at risk is better than none.
+SOLO_PATIENCE_S = 5.0
 
-#: Most pops in one turn of the loop; acks go out between two turns.
-BURSTS_A_TURN = 3
+#: Most pops in one tick of the event loop; acks are sent between two ticks.
+POPS_PER_TICK = 3
 
-#: Timeouts of the ledger's own connections, in seconds. No command of it blocks.
+#: Timeouts of the ledger's own connections, in seconds. None of its commands blocks.
 LEDGER_TIMEOUTS = {"socket_timeout": 5.0, "socket_connect_timeout": 2.0}
 
 
@@ -46,11 +46,11 @@ class Channel(QueueChannel):
 
     _in_poll: Any = None
 
-    #: Most messages of one pop; a small number shares a queue evenly between workers.
+    #: Most messages of one pop; a small number divides a queue evenly between workers.
     burst = 16
-    #: How often a message may be in a worker that dies before it is given up.
+    #: A message that was in this many dying workers is given up.
     max_deliveries = 3
-    #: Called with each ``PoisonMessage``: a callable, or ``"package.module:name"``.
+    #: Called with each ``PoisonMessage``: a callable, or its path as ``"package.module:name"``.
     poison_hook: PoisonHook | str = "tasks.transport.poison:log_poison"
 
     socket_timeout = 5.0
@@ -67,23 +67,23 @@ class Channel(QueueChannel):
             raise ValueError("global_keyprefix is not supported; use a database of its own for each fleet")
         self._no_ack_queues: set[str] = set()
         self._turn = 0
-        self._alone_since: float | None = None
+        self._solo_waiting_since: float | None = None
 
     def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> Any:
-        """Consume ``queue``; the first one that acks starts the session of this channel."""
+        """Consume ``queue``. The first queue with acks starts the session of this channel."""
         if no_ack:
             self._no_ack_queues.add(queue)
         elif queue not in self._fanout_queues:
             self._no_ack_queues.discard(queue)
-            self.session  # noqa: B018 (sign on before the first message)
+            self.session  # noqa: B018 (register before the first message)
         return super().basic_consume(queue, no_ack, *args, **kwargs)
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
-        """Get one message at once, or None."""
+        """Get one message without waiting, or None."""
         if no_ack:
             return super().basic_get(queue, no_ack=True, **kwargs)
-        for parcel, lane in self._pop([queue], limit=1):
-            payload = self._payload(parcel, lane)
+        for popped, lane in self._pop([queue], limit=1):
+            payload = self._payload(popped, lane)
             if payload is not None:
                 message = self.Message(payload, channel=self)
                 self.qos.append(message, message.delivery_tag)
@@ -91,7 +91,7 @@ class Channel(QueueChannel):
         return None
 
     def close(self) -> None:
-        """Leave the bells without waiting for them, then settle the session."""
+        """Stop waiting at the bells, then settle the session."""
         if self._in_poll:
             self._in_poll.disconnect()
             self._in_poll = None
@@ -124,7 +124,7 @@ class Channel(QueueChannel):
         self._in_poll = connection
         self._brpop_sent_at = time.monotonic()
         wait_s = timeout or self.brpop_timeout
-        connection.send_command("BRPOP", *[broker_keys.bell(lane) for lane in lanes], wait_s)
+        connection.send_command("BRPOP", *[keys.bell(lane) for lane in lanes], wait_s)
 
     def _brpop_read(self, **options: Any) -> bool:
         connection = self.client.connection
@@ -138,9 +138,9 @@ class Channel(QueueChannel):
             self._flush_brpop_reauth()
         queues = self.active_queues
         if not queues:
-            self._hang_back(token)
+            self._return_token(token)
             raise Empty
-        # Also without a token: somebody may have pushed without ringing, or died with the token in hand.
+        # Also without a token: a process may have pushed without ringing, or died after it took the token.
         if not self._deliver_ready(queues):
             raise Empty
         return True
@@ -154,38 +154,38 @@ class Channel(QueueChannel):
         return delivered
 
     def _deliver_bursts(self, queues: list[str]) -> int:
-        """Pop again while pops come back full: the bell would ring at once, and cost a turn of the loop."""
+        """Pop again while pops are full: another wait would end at once, and cost a tick of the loop."""
         delivered = 0
-        for _ in range(BURSTS_A_TURN):
-            popped = self._pop(queues, limit=self._credit())
+        for _ in range(POPS_PER_TICK):
+            popped = self._pop(queues, limit=self._pop_limit())
             delivered += self._deliver_popped(popped)
             if len(popped) < int(self.burst):
                 break
         return delivered
 
-    def _deliver_popped(self, popped: list[tuple[Parcel, str]]) -> int:
-        """Deliver in order. Where a callback raises, the rest goes back: nobody else knows of it."""
+    def _deliver_popped(self, popped: list[tuple[PoppedMessage, str]]) -> int:
+        """Deliver in order. When a callback raises, the rest is given back: no one else would handle it."""
         waiting = list(popped)
         while waiting:
-            parcel, lane = waiting.pop(0)
+            message, lane = waiting.pop(0)
             try:
-                self._deliver_one(parcel, lane)
+                self._deliver_one(message, lane)
             except BaseException:
                 self.session.ledger.give_back([rest.receipt for rest, _ in waiting], crashed=False)
                 raise
         return len(popped)
 
-    def _deliver_one(self, parcel: Parcel, lane: str) -> None:
-        queue = broker_keys.queue_of(lane)
+    def _deliver_one(self, popped: PoppedMessage, lane: str) -> None:
+        queue = keys.queue_of(lane)
         if queue not in self.connection._callbacks:
-            self.session.ledger.give_back([parcel.receipt], crashed=False)
+            self.session.ledger.give_back([popped.receipt], crashed=False)
             return
-        payload = self._payload(parcel, lane)
+        payload = self._payload(popped, lane)
         if payload is not None:
             self.connection._deliver(payload, queue)
 
     def _deliver_unrecorded(self, queue: str) -> int:
-        """Replies and the like: their consumers do not ack, so there is nothing to keep."""
+        """Deliver replies and the like. Their consumers do not ack, so nothing is recorded."""
         delivered = 0
         try:
             while delivered < self.burst:
@@ -195,40 +195,46 @@ class Channel(QueueChannel):
             pass
         return delivered
 
-    def _pop(self, queues: list[str], *, limit: int) -> list[tuple[Parcel, str]]:
-        """Pop up to ``limit`` messages of ``queues`` into the unacked hash; pairs (message, its lane)."""
+    def _pop(self, queues: list[str], *, limit: int) -> list[tuple[PoppedMessage, str]]:
+        """Pop up to ``limit`` messages of ``queues`` into the unacked hash; returns pairs (message, lane)."""
         order = lane_order(queues, self.priority_steps, turn=self._turn)
         lanes = [str(self._q_for_pri(queue, step)) for queue, step in order]
-        suspects = self.qos.suspects()
-        if limit < 1 or any(count >= self.max_deliveries - 1 for count in suspects):
-            self.session.ledger.wait_for_room(lanes[0])
+        quarantined = self.qos.quarantined()
+        if limit < 1 or any(count >= self.max_deliveries - 1 for count in quarantined):
+            self.session.ledger.ring_after_ack(lanes[0])
             return []
         self._turn += 1
-        company = max(0, SUSPECT_COMPANY - len(suspects))
-        haul = self.session.ledger.pop(lanes, limit=limit, company=company, take_solo=self._may_take_solo())
-        self._alone_since = (self._alone_since or time.monotonic()) if haul.solitude else None
-        return [(parcel, lanes[parcel.lane]) for parcel in haul.parcels]
+        result = self.session.ledger.pop(
+            lanes,
+            limit=limit,
+            quarantine_room=max(0, QUARANTINE_LIMIT - len(quarantined)),
+            take_solo=self._may_take_solo(),
+        )
+        since = self._solo_waiting_since or time.monotonic()
+        self._solo_waiting_since = since if result.solo_waiting else None
+        return [(message, lanes[message.lane]) for message in result.messages]
 
     def _may_take_solo(self) -> bool:
         if self.qos.held() == 0:
             return True
-        return self._alone_since is not None and time.monotonic() - self._alone_since > SOLITUDE_PATIENCE_S
+        since = self._solo_waiting_since
+        return since is not None and time.monotonic() - since > SOLO_PATIENCE_S
 
-    def _payload(self, parcel: Parcel, lane: str) -> dict[str, Any] | None:
-        """What kombu knows as a message; None, and dropped, when it is no message at all."""
+    def _payload(self, popped: PoppedMessage, lane: str) -> dict[str, Any] | None:
+        """The envelope for kombu. What is not a message at all is dropped, and the answer is None."""
         try:
-            payload = read_envelope(parcel.raw)
-            payload["headers"][broker_keys.DELIVERIES] = parcel.deliveries
+            payload = read_envelope(popped.raw)
+            payload["headers"][keys.DELIVERIES] = popped.deliveries
             properties = payload["properties"]
-            properties["delivery_tag"] = str(parcel.receipt)
-            properties["delivery_info"]["redelivered"] = bool(parcel.redelivered)
+            properties["delivery_tag"] = str(popped.receipt)
+            properties["delivery_info"]["redelivered"] = bool(popped.redelivered)
         except (ValueError, KeyError, TypeError):
-            logger.exception("dropped something on %r that is not a message: %.200r", lane, parcel.raw)
-            self.session.ledger.ack(parcel.receipt)
+            logger.exception("dropped something on %r that is not a message: %.200r", lane, popped.raw)
+            self.session.ledger.ack(popped.receipt)
             return None
         return dict(payload)
 
-    def _credit(self) -> int:
+    def _pop_limit(self) -> int:
         free = self.qos.can_consume_max_estimate()
         return int(self.burst) if free is None else min(int(self.burst), free)
 
@@ -236,11 +242,11 @@ class Channel(QueueChannel):
         by_step = zip(*map(self.lanes_of, self.active_queues), strict=True)
         return [lane for lanes in by_step for lane in lanes]
 
-    def _hang_back(self, token: Any) -> None:
-        """Give a bell's token back that this channel took but has no use for."""
+    def _return_token(self, token: Any) -> None:
+        """Put a token that this channel took but cannot use back to its bell."""
         if not token:
             return
-        lane = bytes(token[0]).decode().removeprefix(broker_keys.BELL_PREFIX)
+        lane = bytes(token[0]).decode().removeprefix(keys.BELL_PREFIX)
         with self.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:
             ring(pipe, lane)
             pipe.execute()

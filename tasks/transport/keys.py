@@ -1,4 +1,6 @@
-r"""Every key that our transport adds to the broker's database. Queue lists keep kombu's own names.
+r"""Every key that our transport adds to the broker's database, and the scripts that use them.
+
+Queue lists keep kombu's own names.
 
 A *lane* is one list of kombu's: a queue at one priority step (``fetch``, ``fetch\x06\x169``).
 A *session* is one stretch of consuming by one worker process on one connection.
@@ -6,16 +8,16 @@ A *session* is one stretch of consuming by one worker process on one connection.
 ==========================  =======  ==========  =============================================================
 key                         type     TTL         owner, content
 ==========================  =======  ==========  =============================================================
-``epd:unacked:<session>``   hash     none        the session, after its death any worker's warden;
+``epd:unacked:<session>``   hash     none        the session, after its death any worker's reclaimer;
                                                  receipt -> ``deliveries \n lane \n raw message``
 ``epd:beat:<session>``      string   3 s         the session's heartbeat thread; a counter
 ``epd:sessions``            hash     none        one field a session, removed with its last unacked message
 ``epd:receipts``            string   none        one counter for the whole broker
 ``epd:again:<lane>``        list     none        its queue; messages given back, ``deliveries \n raw``
-``epd:solo:<lane>``         list     none        its queue; suspects on their last try, run alone
+``epd:solo:<lane>``         list     none        its queue; messages on their last try, run alone
 ``epd:bell:<lane>``         list     10 min      its queue; one token at most, while the lane has messages
-``epd:poison``              list     7 days      the wardens; what killed its workers, 10 000 messages at most
-``epd:poison:lock``         string   30 s        the warden that calls the poison hook
+``epd:poison``              list     7 days      the reclaimers; what killed its workers, at most 10 000
+``epd:poison:lock``         string   30 s        the reclaimer that calls the poison hook
 ==========================  =======  ==========  =============================================================
 """
 
@@ -25,7 +27,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-#: Message header: in how many dying workers a message was. Not a key, but spelled once for the same reason.
+#: Message header: how many workers died while they held the message. Not a key, but also spelled only here.
 DELIVERIES: Final = "epd_deliveries"
 
 #: kombu's mark between a queue's name and a priority step in the name of a lane.
@@ -48,7 +50,7 @@ POISON_LOCK_TTL_S: Final = 30
 
 
 def lane(queue: str, step: int) -> str:
-    """The lane of a queue's priority step, by kombu's rule: the most urgent one is the queue's own name."""
+    """The lane of a queue's priority step. As in kombu, the most urgent one has the queue's own name."""
     return f"{queue}{LANE_SEPARATOR}{step}" if step else queue
 
 
@@ -58,7 +60,7 @@ def queue_of(lane: str) -> str:
 
 
 def unacked(session: str) -> str:
-    """Hash of what a session holds."""
+    """Hash of the messages that a session holds."""
     return f"epd:unacked:{session}"
 
 
@@ -78,23 +80,23 @@ def solo(lane: str) -> str:
 
 
 def bell(lane: str) -> str:
-    """The list that idle workers wait on."""
+    """The list on which idle workers wait."""
     return BELL_PREFIX + lane
 
 
 def side_lists(lane: str) -> tuple[str, str]:
-    """The lists beside a lane that hold messages of it; count and purge these with it."""
+    """The other lists that hold messages of a lane; they are counted and purged with it."""
     return again(lane), solo(lane)
 
 
 @cache
 def script_text(name: str) -> str:
-    """Source of ``tasks/lua/<name>.lua``."""
+    """Source of ``tasks/transport/lua/<name>.lua``."""
     return files("tasks.transport").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
 
 
 def raise_for_first(results: list[Any]) -> None:
-    """Raise the error of a pipeline's first command; a bell that could not be rung costs half a second."""
+    """Raise the error of a pipeline's first command. A failed ring after it costs half a second at most."""
     if isinstance(results[0], Exception):
         raise results[0]
 
@@ -102,7 +104,7 @@ def raise_for_first(results: list[Any]) -> None:
 def ring(pipe: Any, lane: str) -> None:
     """Queue the commands that leave one token at the bell of ``lane``, on a redis-py pipeline.
 
-    The trim keeps a lane that nobody consumes from gathering tokens.
+    The trim keeps tokens of a lane that nobody consumes from piling up.
     """
     key = bell(lane)
     pipe.lpush(key, 1)

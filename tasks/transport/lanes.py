@@ -1,4 +1,7 @@
-"""The producer's half of the channel: put, count, purge and delete lanes, with what lies beside them."""
+"""The producer's half of the channel: put, count, purge and delete lanes and their side lists.
+
+``lane_order`` is the order in which the consumer's half takes from them.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,11 @@ from typing import Any
 from kombu.transport import redis as kombu_redis
 from kombu.utils.json import dumps
 
-from tasks.transport import keys as broker_keys
+from tasks.transport import keys
 from tasks.transport.keys import raise_for_first, ring
+
+#: One pop in this many takes the least urgent step first, so bulk gets at least 1/8 under any load.
+BULK_EVERY = 8
 
 
 class RingingBatch(kombu_redis.PublishBatch):
@@ -20,7 +26,7 @@ class RingingBatch(kombu_redis.PublishBatch):
         self._lanes: set[str] = set()
 
     def touch(self, lane: str) -> None:
-        """Note that the batch puts something on ``lane``."""
+        """Note that the batch puts a message on ``lane``."""
         self._lanes.add(lane)
 
     def flush(self) -> None:
@@ -58,13 +64,13 @@ class QueueChannel(kombu_redis.Channel):
 
     def _size(self, queue: str) -> int:
         with self.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:
-            for key in self._holding_lists(queue):
+            for key in self._message_lists(queue):
                 pipe.llen(key)
             return sum(pipe.execute())
 
     def _purge(self, queue: str) -> int:
         with self.conn_or_acquire() as client, client.pipeline() as pipe:
-            for key in self._holding_lists(queue):
+            for key in self._message_lists(queue):
                 pipe.llen(key)
                 pipe.delete(key)
             return sum(pipe.execute()[::2])
@@ -72,24 +78,26 @@ class QueueChannel(kombu_redis.Channel):
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
         super()._delete(queue, *args, **kwargs)
         lanes = self.lanes_of(queue)
-        beside = [key for lane in lanes for key in (*broker_keys.side_lists(lane), broker_keys.bell(lane))]
+        side_keys = [key for lane in lanes for key in (*keys.side_lists(lane), keys.bell(lane))]
         with self.conn_or_acquire(client=kwargs.get("client")) as client:
-            client.delete(*beside)
+            client.delete(*side_keys)
 
-    def _holding_lists(self, queue: str) -> list[str]:
-        return [key for lane in self.lanes_of(queue) for key in (lane, *broker_keys.side_lists(lane))]
-
-
-#: Every this many pops the steps are walked from the far end, so bulk gets at least 1/8 under any load.
-BULK_EVERY = 8
+    def _message_lists(self, queue: str) -> list[str]:
+        return [key for lane in self.lanes_of(queue) for key in (lane, *keys.side_lists(lane))]
 
 
 def lane_order(
     queues: Sequence[str], steps: Sequence[int], *, turn: int, bulk_every: int = BULK_EVERY
 ) -> list[tuple[str, int]]:
-    """Pairs (queue, priority step) in the order in which pop number ``turn`` takes from them.
+    """Pairs (queue, priority step) in the order in which a pop takes from them.
 
-    Step 0 is the most urgent, as in kombu's Redis transport. ``turn`` counts from 0.
+    Queues take turns within a step. Step 0 is the most urgent, as in kombu's Redis transport.
+
+    Args:
+        queues: the queues that are consumed.
+        steps: the priority steps, in any order.
+        turn: the number of the pop, from 0.
+        bulk_every: one pop in this many starts with the least urgent step.
     """
     if not queues:
         return []

@@ -1,11 +1,13 @@
-"""What one worker process holds of the broker's messages: popped, not yet acked, findable by others."""
+"""What one worker process holds of the broker's messages: popped, not yet acked, findable by others.
+
+A message that was in a worker when it died is *quarantined*: it may have killed that worker. A worker holds
+few quarantined messages at a time, and one on its last try (*solo*) alone, so that a message that kills its
+workers takes few others with it.
+"""
 
 from __future__ import annotations
 
-import json
-import logging
 import threading
-import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,22 +15,20 @@ from typing import Any
 
 import redis
 
-from tasks.transport import keys as broker_keys
+from tasks.transport import keys
 from tasks.transport.keys import raise_for_first, ring, script_text
-from tasks.transport.liveness import ProcessMark
+from tasks.transport.liveness import describe_own_process
 
-logger = logging.getLogger(__name__)
-
-#: Most messages that one script call hands back: Redis serves nobody else meanwhile.
+#: Most messages that one script call gives back: Redis serves nobody else while it runs.
 GIVE_BACK_CHUNK = 500
 
-#: How many suspects, messages that were in a worker when it died, one worker holds at a time.
-SUSPECT_COMPANY = 8
+#: Most quarantined messages that one worker holds at a time.
+QUARANTINE_LIMIT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
-    """One popped message: its lane's place in the list given to ``pop``, and what acks it."""
+class PoppedMessage:
+    """One popped message. ``lane`` is an index into the lanes given to ``pop``; ``receipt`` acks it."""
 
     lane: int
     receipt: int
@@ -38,16 +38,16 @@ class Parcel:
 
 
 @dataclass(frozen=True, slots=True)
-class Haul:
+class PopResult:
     """Result of one pop.
 
-    ``blocked``: suspects wait that only a worker with fewer of them may take. ``solitude``: a message waits
-    that only a worker with nothing in hand may take.
+    ``blocked``: quarantined messages wait that only a worker with fewer of them may take. ``solo_waiting``:
+    a message waits that only a worker that holds nothing may take.
     """
 
-    parcels: tuple[Parcel, ...]
+    messages: tuple[PoppedMessage, ...]
     blocked: bool
-    solitude: bool
+    solo_waiting: bool
 
 
 class UnackedLedger:
@@ -60,7 +60,7 @@ class UnackedLedger:
         self.client = client
         self.session = f"{name}.{uuid.uuid4().hex[:12]}"
         self.max_deliveries = max_deliveries
-        self.descriptor = json.dumps({"name": name, "since": time.time(), **ProcessMark.own().as_dict()})
+        self.descriptor = describe_own_process(name)
         self._pop: Any = client.register_script(script_text("pop"))
         self._beat: Any = client.register_script(script_text("beat"))
         self._pending: list[int] = []
@@ -68,32 +68,41 @@ class UnackedLedger:
         self._blocked_lane: str | None = None
         self._closed = False
 
-    def pop(self, lanes: Sequence[str], *, limit: int, company: int, take_solo: bool) -> Haul:
-        """Take up to ``limit`` messages off ``lanes``, first lane first. See ``lua/pop.lua``."""
-        keys = [broker_keys.unacked(self.session), broker_keys.SESSIONS, broker_keys.RECEIPTS]
+    def pop(self, lanes: Sequence[str], *, limit: int, quarantine_room: int, take_solo: bool) -> PopResult:
+        """Take messages off ``lanes``, first lane first, and record them as unacked. See ``lua/pop.lua``.
+
+        Args:
+            lanes: where to take from, in this order.
+            limit: most messages to take.
+            quarantine_room: how many more quarantined messages this worker may hold.
+            take_solo: whether this worker may take a message that must be alone.
+        """
+        script_keys = [keys.unacked(self.session), keys.SESSIONS, keys.RECEIPTS]
         for lane in lanes:
-            keys += [lane, *broker_keys.side_lists(lane), broker_keys.bell(lane)]
-        args = [limit, company, int(take_solo), self.session, self.descriptor, broker_keys.BELL_TTL_S]
-        blocked, *flat = self._pop(keys=keys, args=args)
+            script_keys += [lane, *keys.side_lists(lane), keys.bell(lane)]
+        args = [limit, quarantine_room, int(take_solo), self.session, self.descriptor, keys.BELL_TTL_S]
+        blocked, *flat = self._pop(keys=script_keys, args=args)
         self._blocked_lane = lanes[0] if blocked else None
         fields = iter(flat)
-        parcels = tuple(Parcel(*five) for five in zip(*[fields] * 5, strict=True))
-        return Haul(parcels, blocked=blocked > 0, solitude=blocked == 2)
+        messages = tuple(PoppedMessage(*five) for five in zip(*[fields] * 5, strict=True))
+        return PopResult(messages, blocked=blocked > 0, solo_waiting=blocked == 2)
 
     def beat(self, count: int) -> None:
-        """Sign the session on, and say that it lives. ``count`` differs each time."""
-        keys = [broker_keys.beat(self.session), broker_keys.SESSIONS]
-        args = [count, broker_keys.BEAT_TTL_S, self.session, self.descriptor]
-        self._beat(keys=keys, args=args)
+        """Register the session and show that it is alive. ``count`` differs each time."""
+        args = [count, keys.BEAT_TTL_S, self.session, self.descriptor]
+        self._beat(keys=[keys.beat(self.session), keys.SESSIONS], args=args)
 
     def ack(self, receipt: int) -> bool:
-        """Note a message as done; ``flush`` tells the server. True for the first one noted since a flush."""
+        """Note a message as done; ``flush`` removes it. True for the first one noted since a flush."""
         with self._pending_lock:
             self._pending.append(receipt)
             return len(self._pending) == 1
 
     def flush(self) -> int:
-        """Remove all noted messages in one round trip. What was given away meanwhile stays given away."""
+        """Remove all noted messages in one round trip; returns how many were noted.
+
+        A message that has been given to another worker since then stays there.
+        """
         with self._pending_lock:
             receipts, self._pending = self._pending, []
         if not receipts or self._closed:
@@ -107,29 +116,29 @@ class UnackedLedger:
         return len(receipts)
 
     def give_back(self, receipts: Sequence[int], *, crashed: bool) -> int:
-        """Hand these back to the head of their lanes; returns how many were still ours."""
+        """Return these messages to the head of their lanes; returns how many this session still held."""
         moved, _ = give_back(self, self.session, receipts, crashed=crashed) if receipts else (0, 0)
         return moved
 
     def settle(self) -> None:
-        """End of the session in good order: tell the acks, hand back the rest, sign off."""
+        """End the session in good order: flush the acks, give back the rest, remove the registration."""
         self.flush()
         give_back_all(self, self.session, crashed=False)
-        self.client.delete(broker_keys.beat(self.session))
+        self.client.delete(keys.beat(self.session))
 
     def close(self) -> None:
-        """Drop the connections. Acks that come later are of messages already handed back."""
+        """Drop the connections. Any later ack is of a message that was already given back."""
         self._closed = True
         self.client.connection_pool.disconnect(inuse_connections=False)
 
-    def wait_for_room(self, lane: str) -> None:
-        """Ring at ``lane`` with the next ack: this worker left something there because of what it holds."""
+    def ring_after_ack(self, lane: str) -> None:
+        """Ring at ``lane`` with the next ack: this worker left messages there because of what it holds."""
         self._blocked_lane = lane
 
     def _remove(self, receipts: Sequence[int]) -> None:
         lane, self._blocked_lane = self._blocked_lane, None
         with self.client.pipeline(transaction=False) as pipe:
-            pipe.hdel(broker_keys.unacked(self.session), *receipts)
+            pipe.hdel(keys.unacked(self.session), *receipts)
             if lane is not None:
                 ring(pipe, lane)
             raise_for_first(pipe.execute(raise_on_error=False))
@@ -138,20 +147,29 @@ class UnackedLedger:
 def give_back(
     ledger: UnackedLedger, session: str, receipts: Sequence[int] = (), *, crashed: bool
 ) -> tuple[int, int]:
-    """One call of ``lua/give_back.lua`` for any session, own or dead; returns (moved, left)."""
+    """Call ``lua/give_back.lua`` once for any session, our own or a dead one.
+
+    Args:
+        ledger: gives the connection and the limit of deliveries.
+        session: the session that holds the messages.
+        receipts: only these messages; empty: all of the session.
+        crashed: whether the worker died with them, so that their delivery counts rise.
+
+    Returns:
+        How many messages were moved, and how many the session still holds.
+    """
     script: Any = ledger.client.register_script(script_text("give_back"))
     args = [
         int(crashed), ledger.max_deliveries, GIVE_BACK_CHUNK, session,
-        broker_keys.AGAIN_PREFIX, broker_keys.SOLO_PREFIX, broker_keys.BELL_PREFIX, broker_keys.BELL_TTL_S,
-        broker_keys.POISON_CAP, broker_keys.POISON_TTL_S, *receipts,
+        keys.AGAIN_PREFIX, keys.SOLO_PREFIX, keys.BELL_PREFIX, keys.BELL_TTL_S,
+        keys.POISON_CAP, keys.POISON_TTL_S, *receipts,
     ]  # fmt: skip
-    keys = [broker_keys.unacked(session), broker_keys.SESSIONS, broker_keys.POISON]
-    moved, left = script(keys=keys, args=args)
+    moved, left = script(keys=[keys.unacked(session), keys.SESSIONS, keys.POISON], args=args)
     return int(moved), int(left)
 
 
 def give_back_all(ledger: UnackedLedger, session: str, *, crashed: bool) -> int:
-    """Hand back all that a session holds, a chunk a call; returns how many."""
+    """Give back everything that a session holds, ``GIVE_BACK_CHUNK`` a call; returns how many messages."""
     total = 0
     while True:
         moved, left = give_back(ledger, session, crashed=crashed)

@@ -1,10 +1,11 @@
-"""Proof that a process of this machine is dead, so that nobody need wait for its heartbeat to run out."""
+"""Which workers are dead: at once when the process can be seen from here, else after a silent heartbeat."""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +14,38 @@ import psutil
 
 #: The kernel gives start times in ticks after boot; the boot time itself is known to about a second.
 START_TIME_SLACK_S = 2.0
+
+#: Sessions of this process that are not settled yet. A process may hold several for a while.
+own_sessions: set[str] = set()
+
+
+def is_process_dead(session: str, descriptor: bytes) -> bool:
+    """Whether the process of a session is certainly dead, or was replaced by this one through exec.
+
+    Args:
+        session: the session's id.
+        descriptor: what ``describe_own_process`` gave in the session's process.
+    """
+    if session in own_sessions:
+        return False
+    mark = parse_mark(descriptor)
+    return mark is not None and (mark.same_process(ProcessMark.own()) or mark.is_gone())
+
+
+def describe_own_process(name: str) -> str:
+    """JSON that names this process, from which any other process can judge whether it is dead."""
+    return json.dumps({"name": name, "since": time.time(), **asdict(ProcessMark.own())})
+
+
+def parse_mark(descriptor: bytes) -> ProcessMark | None:
+    """The process that a descriptor names; None when this code did not write it."""
+    try:
+        fields = json.loads(descriptor)
+        return ProcessMark(
+            namespace=str(fields["namespace"]), pid=int(fields["pid"]), started=float(fields["started"])
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +62,8 @@ class ProcessMark:
         pid = os.getpid()
         return cls(namespace=_pid_namespace(), pid=pid, started=psutil.Process(pid).create_time())
 
-    def as_dict(self) -> dict[str, str | int | float]:
-        """Plain values, for JSON."""
-        return asdict(self)
-
     def same_process(self, other: ProcessMark) -> bool:
-        """Whether both name one process."""
+        """Whether both marks name one process."""
         return (
             bool(self.namespace)
             and (self.namespace, self.pid) == (other.namespace, other.pid)
@@ -59,7 +88,7 @@ class ProcessMark:
 def _pid_namespace() -> str:
     """Host, boot, namespace and user within which process ids can be compared; empty where unknown.
 
-    The user is part of it because ``hidepid`` mounts of /proc hide the processes of others, and the host's
+    The user is included because ``hidepid`` mounts of /proc hide the processes of other users, and the host
     name because sandboxes such as gVisor number every namespace alike.
     """
     try:
@@ -69,47 +98,12 @@ def _pid_namespace() -> str:
         return ""
 
 
-#: Sessions of this very process that are not settled yet, filled by every ``Obituary``.
-_own_sessions: set[str] = set()
-
-
-class Obituary:
-    """Judges other sessions; knows those of this process, which may hold several for a while."""
-
-    def __init__(self, own_session: str) -> None:
-        _own_sessions.add(own_session)
-        self._session = own_session
-        self._own_mark = ProcessMark.own()
-
-    def is_certain(self, session: str, descriptor: bytes) -> bool:
-        """True when the process behind ``descriptor`` is gone, or was replaced by this one through exec."""
-        if session in _own_sessions:
-            return False
-        mark = parse_mark(descriptor)
-        return mark is not None and (mark.same_process(self._own_mark) or mark.is_gone())
-
-    def close(self) -> None:
-        """Forget the session once it is settled."""
-        _own_sessions.discard(self._session)
-
-
-def parse_mark(descriptor: bytes) -> ProcessMark | None:
-    """The mark within a descriptor; None when it was written by something else than this code."""
-    try:
-        fields = json.loads(descriptor)
-        return ProcessMark(
-            namespace=str(fields["namespace"]), pid=int(fields["pid"]), started=float(fields["started"])
-        )
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-class SilenceWatch:
-    """Adds up how long each session's counter stood still *while we were looking*.
+class HeartbeatWatch:
+    """Adds up how long each session's heartbeat counter did not change *while we were looking*.
 
     Neither wall clocks nor key expiry are trusted: after an outage of the server, or a pause of this very
-    process, every counter looks old, and nobody is dead. So a gap between two looks counts at most as
-    twice the period, and a look that failed starts a new gap.
+    process, every counter looks old although nobody is dead. So the time between two looks counts as twice
+    the period at most, and a failed look counts as no time at all.
     """
 
     def __init__(self, *, limit_s: float, period_s: float) -> None:
@@ -120,9 +114,14 @@ class SilenceWatch:
         self._silence: dict[str, float] = {}
 
     def look(self, now: float, beats: Mapping[str, bytes | None]) -> list[str]:
-        """Take one look at all registered sessions; returns those silent for ``limit_s``.
+        """Look at all registered sessions once.
 
-        ``now`` is a monotonic time in seconds; a beat is None where its key has expired.
+        Args:
+            now: monotonic time in seconds.
+            beats: counter by session; None where its key has expired.
+
+        Returns:
+            The sessions that have been silent for ``limit_s``.
         """
         step = 0.0 if self._last_look is None else min(now - self._last_look, self._longest_step_s)
         self._last_look = now
@@ -131,7 +130,7 @@ class SilenceWatch:
         return [name for name, silence in self._silence.items() if silence >= self._limit_s]
 
     def look_failed(self) -> None:
-        """The server did not answer: what was silent meanwhile proves nothing."""
+        """The server did not answer: silence until the next look proves nothing."""
         self._last_look = None
 
     def _silence_of(self, name: str, beat: bytes | None, step: float) -> float:

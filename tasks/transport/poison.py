@@ -1,4 +1,4 @@
-"""Messages that killed their worker too often, and the hook that fails their items instead."""
+"""Messages that killed their workers too often, and the hook that handles them instead of another run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 import redis
 from redis.exceptions import LockError
 
-from tasks.transport import keys as broker_keys
+from tasks.transport import keys
 
 logger = logging.getLogger(__name__)
 
-#: Most messages handled in one go, so that the warden comes back to its watch.
+#: Most messages handled in one call, so that the reclaimer returns to its watch.
 MOST_AT_ONCE = 16
 
 
@@ -45,7 +45,11 @@ class PoisonMessage:
         return str(self.headers.get("id", "?"))
 
     def arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        """Positional and keyword arguments of the task. Raises ``ValueError`` when the body is not JSON."""
+        """Positional and keyword arguments of the task.
+
+        Raises:
+            ValueError: the message is not one of Celery's protocol 2 with a JSON body.
+        """
         match self._envelope():
             case {"body": str() as body, "properties": {"body_encoding": "base64"}}:
                 text: str | bytes = base64.b64decode(body)
@@ -70,7 +74,7 @@ PoisonHook = Callable[[PoisonMessage], None]
 
 
 def log_poison(message: PoisonMessage) -> None:
-    """The hook while no other is set: says what was given up."""
+    """The default hook: logs the message that was given up."""
     logger.error(
         "gave up %s[%s] of queue %s after %s deliveries to workers that died",
         message.task, message.task_id, message.queue, message.deliveries,
@@ -78,20 +82,20 @@ def log_poison(message: PoisonMessage) -> None:
 
 
 def parse_poison(frame: bytes) -> PoisonMessage:
-    """Undo the frame of the poison list: delivery count, lane and raw message, a line each."""
+    """Parse an entry of the poison list: delivery count, lane and raw message, one line each."""
     deliveries, lane, raw = frame.split(b"\n", 2)
-    return PoisonMessage(queue=broker_keys.queue_of(lane.decode()), deliveries=int(deliveries), raw=raw)
+    return PoisonMessage(queue=keys.queue_of(lane.decode()), deliveries=int(deliveries), raw=raw)
 
 
 def drain_poison(client: redis.Redis, hook: PoisonHook) -> bool:
-    """Hand waiting poison messages to ``hook``; False when the hook failed for one of them.
+    """Call ``hook`` with each waiting poison message; False when it failed for one of them.
 
-    A message leaves the list only after the hook returned, so a hook may see one twice: it has to be
-    idempotent. One for which the hook raises goes to the far end and is tried later.
+    A message leaves the list only after the hook has returned, so the hook may see it twice and must be
+    idempotent. A message for which the hook raises goes to the end of the list and is tried later.
     """
-    if not client.exists(broker_keys.POISON):
+    if not client.exists(keys.POISON):
         return True
-    lock = client.lock(broker_keys.POISON_LOCK, timeout=broker_keys.POISON_LOCK_TTL_S, blocking=False)
+    lock = client.lock(keys.POISON_LOCK, timeout=keys.POISON_LOCK_TTL_S, blocking=False)
     if not lock.acquire():
         return True
     try:
@@ -101,11 +105,11 @@ def drain_poison(client: redis.Redis, hook: PoisonHook) -> bool:
         try:
             lock.release()
         except LockError:
-            logger.warning("the poison hook took longer than %s s", broker_keys.POISON_LOCK_TTL_S)
+            logger.warning("the poison hook took longer than %s s", keys.POISON_LOCK_TTL_S)
 
 
 def _oldest(client: redis.Redis) -> list[bytes]:
-    frames: Any = client.lrange(broker_keys.POISON, 0, MOST_AT_ONCE - 1)
+    frames: Any = client.lrange(keys.POISON, 0, MOST_AT_ONCE - 1)
     return list(frames)
 
 
@@ -115,9 +119,9 @@ def _hand_over(client: redis.Redis, hook: PoisonHook, frame: bytes) -> bool:
     except Exception:
         logger.exception("the poison hook failed; the message is kept")
         with client.pipeline(transaction=True) as pipe:
-            pipe.lrem(broker_keys.POISON, 1, frame)  # type: ignore[arg-type]
-            pipe.rpush(broker_keys.POISON, frame)
+            pipe.lrem(keys.POISON, 1, frame)  # type: ignore[arg-type]
+            pipe.rpush(keys.POISON, frame)
             pipe.execute()
         return False
-    client.lrem(broker_keys.POISON, 1, frame)  # type: ignore[arg-type]
+    client.lrem(keys.POISON, 1, frame)  # type: ignore[arg-type]
     return True

@@ -1,1 +1,1 @@
-"""What a Celery worker process does beside its tasks: start, background threads, shutdown."""
+"""What a Celery worker process does besides its tasks: start, background threads, counters, shutdown."""

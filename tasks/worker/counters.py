@@ -1,7 +1,7 @@
-"""What this worker did, counted in its main process for the heartbeat.
+"""What this worker has done, counted in its main process for the heartbeat.
 
-Tasks return what they did as ``{counter name: amount}``. Celery hands the main process the ``repr`` of that,
-from prefork children as well as from threads, so children need no channel of their own.
+Tasks return what they did as ``{counter name: amount}``. Celery gives the main process the ``repr`` of that,
+from prefork children as well as from threads, so children need no other channel.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CRASHES = {"epd.fetch": Count.FETCH_FAILURES, "epd.decode": Count.DECODE_FAILUR
 
 
 def count_result(text: str, totals: Counters = TOTALS) -> None:
-    """Count the ``repr`` of what one run of a task returned; what is no counter of ours is left out."""
+    """Count the ``repr`` of what one run of a task returned. Names that are no counters are ignored."""
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -28,6 +28,6 @@ def count_result(text: str, totals: Counters = TOTALS) -> None:
 
 
 def count_crash(task: str, totals: Counters = TOTALS) -> None:
-    """Count a run that ended without a result: it raised, or its child died."""
+    """Count a run without a result: the task raised, or its child died."""
     if task in _CRASHES:
         totals.add(_CRASHES[task])

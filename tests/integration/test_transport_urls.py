@@ -16,7 +16,7 @@ import redis
 from kombu import Connection, Exchange, Queue
 from transport_kit import wait_until
 
-from tasks.transport.transport import Transport, register
+from tasks.transport.kombu import Transport, register
 from tests.server_under_test import server_binary
 
 PASSWORD = "pass:word"

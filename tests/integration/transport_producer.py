@@ -8,7 +8,7 @@ from celery import Celery
 from kombu import Exchange, Queue
 from transport_kit import Broker
 
-from tasks.transport.transport import register
+from tasks.transport.kombu import register
 
 WORK = "transport_app.work"
 KILL = "transport_app.kill_worker"

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Says that a session is alive, and registers it so that others look after it once it is not.
+-- Shows that a session is alive, and registers it so that others reclaim its messages once it is not.
 --
 -- KEYS    1 beat counter of the session    2 hash of sessions
 -- ARGV    1 counter value, a new one each time    2 TTL in seconds    3 session id    4 its descriptor

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Returns unacked messages of a session to the head of their lanes, in their old order.
--- After a crash the delivery count of each one rises. It goes to the "again" list of its lane, of which a
--- worker takes few at a time; for its last allowed delivery to the "solo" list, of which a worker takes one
--- message and nothing else; and after that to the poison list.
+-- After a crash the delivery count of each message rises, and the message is quarantined: it goes to the
+-- "again" list of its lane, from which a worker takes few at a time. For its last allowed delivery it goes to
+-- the "solo" list, from which a worker takes one message and nothing else; after that to the poison list.
 --
 -- KEYS    1 unacked hash of the session    2 hash of sessions    3 poison list
 -- ARGV    1 crashed: 1 if the worker died with them, 0 if it returns them itself
@@ -10,7 +10,7 @@
 --         4 session id, removed from the hash of sessions once nothing of the session is left
 --         5 prefix of again lists    6 prefix of solo lists    7 prefix of bells (a lane's name follows each)
 --         8 TTL of a bell in seconds    9 most poison messages    10 TTL of the poison list in seconds
---         11... receipts: only these; none: all of the session
+--         11... receipts: only these messages; without any: all of the session
 -- Result  {moved, left}
 local unacked, sessions, poison = KEYS[1], KEYS[2], KEYS[3]
 local crashed, max_deliveries, max_messages = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])

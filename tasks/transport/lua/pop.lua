@@ -1,20 +1,20 @@
 #!lua flags=allow-oom
--- Takes messages from lanes, in the order given, and records them as unacked in the same step. Whenever a
--- worker dies, each message is either in its lane or in an unacked hash.
+-- Takes messages from lanes, in the order given, and records them as unacked in the same step. So at any
+-- moment in which a worker dies, each message is either in its lane or in an unacked hash.
 -- allow-oom: workers empty a full broker, so they are never refused.
 --
 -- KEYS    1 unacked hash of the session    2 hash of sessions    3 receipt counter
 --         4... four for each lane: main list, again list, solo list, bell
 -- ARGV    1 most messages to take
---         2 company: how many more suspects (messages with deliveries > 0) the worker may hold
+--         2 how many more quarantined messages (deliveries > 0) the worker may hold
 --         3 take_solo: 1 if the worker may take a message that must be alone
---         4 session id    5 its descriptor, by which any worker can tell that it is dead
+--         4 session id    5 its descriptor, from which any worker can see that it is dead
 --         6 TTL of a bell in seconds
 -- Result  {blocked, then for each message: lane (from 0), receipt, deliveries, redelivered (0 or 1), raw}
--- blocked is 1 if suspects wait that this worker may not take before it acks some; 2 if a message waits that
--- must be alone, so the worker gets nothing until it has acked everything.
+-- blocked is 1 if quarantined messages wait that this worker may not take before it acks some; 2 if a message
+-- waits that must be alone, so the worker gets nothing until it has acked everything.
 local unacked, sessions, receipt_counter = KEYS[1], KEYS[2], KEYS[3]
-local wanted, company, take_solo = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local wanted, quarantine_room, take_solo = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local session, descriptor, bell_ttl = ARGV[4], ARGV[5], ARGV[6]
 local lanes = (#KEYS - 3) / 4
 local reply = {0}
@@ -64,12 +64,12 @@ for lane = 1, lanes do
     if not frame then break end
     local deliveries, raw = string.match(frame, '^(%d+)\n(.*)$')
     if deliveries ~= '0' then
-      if company <= 0 then
+      if quarantine_room <= 0 then
         redis.call('RPUSH', again, frame)
         reply[1] = 1
         break
       end
-      company = company - 1
+      quarantine_room = quarantine_room - 1
     end
     record(lane, deliveries, 1, raw)
     wanted = wanted - 1
@@ -82,6 +82,6 @@ for lane = 1, lanes do
   end
 end
 
--- A worker that was blocked and took nothing leaves the bells: it would wake itself. Its next ack rings.
+-- A worker that was blocked and took nothing does not ring, or it would wake itself. Its next ack rings.
 if #reply > 1 or reply[1] == 0 then set_bells() end
 return reply

@@ -12,8 +12,8 @@ from kombu import Exchange, Queue
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
+from tasks.transport.kombu import register
 from tasks.transport.poison import PoisonMessage
-from tasks.transport.transport import register
 
 register()
 BROKER = os.environ["TRANSPORT_TEST_URL"]

@@ -13,9 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.transport import keys as broker_keys
+from tasks.transport import keys
 from tasks.transport.lanes import BULK_EVERY, lane_order
-from tasks.transport.liveness import Obituary, ProcessMark, SilenceWatch, parse_mark
+from tasks.transport.liveness import (
+    HeartbeatWatch,
+    ProcessMark,
+    describe_own_process,
+    is_process_dead,
+    own_sessions,
+    parse_mark,
+)
 from tasks.transport.poison import parse_poison
 
 
@@ -35,8 +42,8 @@ def test_every_lane_is_in_every_order_once(queues: list[str], turn: int) -> None
     assert sorted(order) == sorted((queue, step) for queue in queues for step in (0, 3, 6, 9))
 
 
-def watch() -> SilenceWatch:
-    return SilenceWatch(limit_s=3.0, period_s=0.5)
+def watch() -> HeartbeatWatch:
+    return HeartbeatWatch(limit_s=3.0, period_s=0.5)
 
 
 def test_a_counter_that_stands_still_is_dead_after_the_limit() -> None:
@@ -87,11 +94,11 @@ def test_a_living_process_is_not_gone_and_a_dead_one_is() -> None:
 
 
 def test_a_session_of_an_image_that_this_process_replaced_is_dead() -> None:
-    obituary = Obituary("mine")
-    own = json.dumps(ProcessMark.own().as_dict()).encode()
-    assert not obituary.is_certain("mine", own)
-    assert obituary.is_certain("before-exec", own) is bool(ProcessMark.own().namespace)
-    obituary.close()
+    own_sessions.add("mine")
+    own = describe_own_process("test").encode()
+    assert not is_process_dead("mine", own)
+    assert is_process_dead("before-exec", own) is bool(ProcessMark.own().namespace)
+    own_sessions.discard("mine")
 
 
 @pytest.mark.parametrize(
@@ -121,10 +128,10 @@ def test_a_broken_poison_message_has_no_arguments(raw: bytes) -> None:
 
 def test_keys_lie_in_our_own_namespace() -> None:
     made = [
-        broker_keys.unacked("s"),
-        broker_keys.beat("s"),
-        broker_keys.bell("l"),
-        *broker_keys.side_lists("l"),
+        keys.unacked("s"),
+        keys.beat("s"),
+        keys.bell("l"),
+        *keys.side_lists("l"),
     ]
     assert len(set(made)) == len(made)
     assert all(key.startswith("epd:") for key in made)

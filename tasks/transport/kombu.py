@@ -1,13 +1,13 @@
-"""The Celery transport that loses nothing: kombu's Redis transport with another way to take messages.
+"""The Transport class that kombu loads: its Redis transport, changed so that no message is lost.
 
-Stock kombu takes a message with BRPOP and writes it down as unacked afterwards; a worker killed in between
-loses it. Here waiting takes nothing (a bell's token), taking and writing down are one script, and every
-worker's unacked messages are its own, so that any other can hand them back when it is dead.
+Stock kombu takes a message with BRPOP and records it as unacked afterwards; a worker killed in between
+loses it. Here waiting takes only a bell's token, one script takes a message and records it, and each
+worker's unacked messages are kept apart, so that any other worker can give them back once it is dead.
 
-* broker URLs stay ordinary; ``register`` puts this class under ``redis://``, ``rediss://``, ``redis+socket://``
-* keys: ``tasks.transport.keys``; scripts: ``tasks/lua``
-* transport options of ours: ``burst``, ``max_deliveries``, ``poison_hook`` (see ``tasks.transport.channel``)
-* a message that was in a dying worker comes again with ``epd_deliveries`` > 0 in its headers
+* Broker URLs stay ordinary: ``register`` serves ``redis://``, ``rediss://`` and ``redis+socket://``.
+* Keys are in ``tasks.transport.keys``, scripts in ``tasks/transport/lua``.
+* Our transport options ``burst``, ``max_deliveries`` and ``poison_hook`` are attributes of ``Channel``.
+* A message that was in a worker when it died returns with ``epd_deliveries`` > 0 in its headers.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tasks.transport.channel import Channel
 
 SCHEMES = ("redis", "rediss")
 
-#: A wait that got no answer for so long after its own end is a dead connection, in seconds; kombu's is 25.
+#: Seconds after the end of a wait until a connection without an answer counts as dead; kombu's default is 25.
 HEALTH_CHECK_S = 3
 
 
 class Poller(kombu_redis.MultiChannelPoller):
-    """kombu's poller that tells the acks of the last tick before it waits again."""
+    """kombu's poller, which also sends the acks of the last tick before it waits again."""
 
     #: The event loop, once the worker has one.
     hub: Any = None
@@ -41,15 +41,15 @@ class Poller(kombu_redis.MultiChannelPoller):
 
 
 class Transport(kombu_redis.Transport):
-    """Redis transport without a window in which a message can be lost."""
+    """Redis transport without a moment in which a message can be lost."""
 
     Channel = Channel
 
-    #: How long an idle worker waits at its bells, in seconds. A push without a ring is seen so late at most.
+    #: Seconds that an idle worker waits at its bells; then it also sees messages pushed without a ring.
     brpop_timeout = 0.5
 
-    #: A server that refuses commands: a primary that became a replica, or one without room, disk or replicas.
-    #: Connect anew, to reach the one that took over or until it takes commands again; else the worker ends.
+    #: ``ResponseError``: the server refuses commands, as does a primary that became a replica, or one without
+    #: memory, disk or replicas. The worker does not end; it reconnects until a server accepts them.
     connection_errors = (*kombu_redis.Transport.connection_errors, ResponseError)
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
@@ -64,7 +64,7 @@ class Transport(kombu_redis.Transport):
 
 
 def register() -> None:
-    """Serve the ordinary Redis schemes with ``Transport`` in this process; may be called again."""
+    """Serve the ordinary Redis schemes with ``Transport`` in this process. Can be called more than once."""
     path = f"{Transport.__module__}:{Transport.__name__}"
     for scheme in SCHEMES:
         kombu_transport.TRANSPORT_ALIASES[scheme] = path
