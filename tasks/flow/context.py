@@ -26,7 +26,7 @@ CARD_TTL = 2.0
 
 
 def sum_tallies(tallies: Iterable[Tally]) -> Tally:
-    """Add up tallies without zeros, by plain strings: Celery passes on the ``repr`` of what a task returns."""
+    """Add up tallies, without zeros and by plain strings: Celery passes on the ``repr`` of the result."""
     total: Counter[str] = Counter()
     for tally in tallies:
         total.update(tally)
@@ -50,7 +50,10 @@ class Publisher(Protocol):
 
 
 class CardCache:
-    """The encoder cards of each model, cached for ``CARD_TTL`` seconds. Thread-safe: entries are replaced whole."""
+    """The encoder cards of each model, cached for ``CARD_TTL`` seconds.
+
+    Thread-safe, since entries are replaced whole.
+    """
 
     def __init__(self, cards: Cards, clock: Callable[[], float] = time.monotonic) -> None:
         self._cards = cards

@@ -63,7 +63,8 @@ def _decode(run: DecodeRun, path: Path, open_parts: frozenset[PartId]) -> Tally:
     track = audio_track_of(run.context, path) if run.item.modality is Modality.VIDEO else None
     found = needed if track is None else parts_of_video(needed, has_audio=track.present)
     settled = settle(run, without_final_parts(found, open_parts))
-    # The flight of missing audio continues for others: the same bytes, sent as audio, fail with another reason.
+    # The flight of audio that is missing continues for others: sent as audio, the same bytes fail for another
+    # reason.
     run.withdraw(wanted for wanted in needed.missing if wanted not in found.missing)
     if track is not None:
         run.context.store.sources.note_audio(message.digest, track.present)
@@ -99,7 +100,7 @@ def _go_back(run: DecodeRun, error: EpdError) -> Tally:
 
 
 def _postpone(run: DecodeRun, error: EpdError) -> Tally:
-    """Decode later, when encoding has freed space; if the deadline comes first, the item fails with the error."""
+    """Decode later, when encoding has freed space; if the deadline comes first, the item fails."""
     pause = pause_of(run.message, now=run.context.clock())
     if pause is None:
         return _fail(run, error)

@@ -1,4 +1,4 @@
-"""One item on its way through a stage: everything that ends its parts, joins its flights or runs it again."""
+"""One item in a stage: finishing its parts, claiming and leaving its flights, and sending it back."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tasks.flow.context import Context
 #: Bounds of the pause before a postponed message is tried again, in seconds.
 SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 5.0
 
-#: An entry may be evicted between a claim that says "hit" and the look-up, and this may happen repeatedly.
+#: Tries to claim an embedding: after a claim that says "hit" its entry may be evicted before the look-up.
 _CLAIM_TRIES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ItemRun:
-    """One item of a message, and the means of the process that works on it.
+    """One item of a message, and the context of the process that works on it.
 
     A part becomes final once; finishing it again changes nothing. Every method may raise
     ``StoreUnavailable``, and the message may then be run again.
@@ -43,12 +43,12 @@ class ItemRun:
 
     @property
     def audio_part(self) -> PartId:
-        """The part of a video's sound; for an audio item it is the main part."""
+        """The part of a video's audio; for an audio item it is the main part."""
         return PartId(self.item.index, Modality.AUDIO)
 
     @property
     def possible_parts(self) -> tuple[PartId, ...]:
-        """Every part that the item may have, the main one first."""
+        """Every part that the item may have, the main part first."""
         is_video = self.item.modality is Modality.VIDEO
         return (self.main_part, self.audio_part) if is_video else (self.main_part,)
 
@@ -58,11 +58,11 @@ class ItemRun:
         return self.started >= self.message.deadline
 
     def timings(self) -> dict[str, float]:
-        """Seconds that the item has taken so far, by stage; a waiter served by another item has none."""
+        """Seconds spent on the item so far, by stage; empty for a waiter that another item serves."""
         return {}
 
     def queued(self) -> float:
-        """Seconds that the message waited for this stage."""
+        """Seconds that the message waited in the queue of this stage."""
         return max(0.0, self.started - self.message.enqueued_at)
 
     def spent(self) -> float:
@@ -72,16 +72,16 @@ class ItemRun:
     # Parts
 
     def open_parts(self, stage: Stage) -> frozenset[PartId]:
-        """The parts that still wait for a result, marked as running at this stage. Empty: drop the work."""
+        """The parts without a result, which are marked as running in this stage. Empty: drop the work."""
         jobs, job_id = self.context.store.jobs, self.message.job_id
         return frozenset(part for part in self.possible_parts if jobs.advance(job_id, part, stage))
 
     def add_audio_part(self) -> bool:
-        """Add the part of a video's sound to the job. False: the job is gone."""
+        """Add the part of a video's audio to the job. False: the job is gone."""
         return self.context.store.jobs.add_part(self.message.job_id, self.audio_part)
 
     def finish(self, part: PartId, record: PartRecord) -> None:
-        """Make a part final with the time that it took."""
+        """Make a part final, with its timings."""
         self._end(part, record.model_copy(update={"timings": self.timings()}))
 
     def fail(self, error: EpdError) -> None:
@@ -103,8 +103,9 @@ class ItemRun:
     def claim(self, wanted: Wanted) -> Claim:
         """Claim one embedding for the part of its track.
 
-        ``OWNED``: this item has to make it. ``HIT``: it was there, and the part is finished as cached.
-        ``WAITING``: another item makes it, and finishes this part too.
+        Returns:
+            ``OWNED``: this item has to make it. ``HIT``: it is cached, and the part is finished.
+            ``WAITING``: another item makes it and finishes this part too.
         """
         part = PartId(self.item.index, wanted.track)
         waiter = self.waiter(part)
@@ -119,12 +120,12 @@ class ItemRun:
         raise Internal(f"embedding {wanted.key} was evicted {_CLAIM_TRIES} times while it was claimed")
 
     def fail_flight(self, wanted: Wanted, error: EpdError) -> None:
-        """Fail a flight for everybody who waits for it, and the item's own part if it does not wait there."""
+        """Fail a flight for all its waiters, and the item's own part in case it is not one of them."""
         self.context.store.flights.fail(wanted.key, error)
         self._end(PartId(self.item.index, wanted.track), PartRecord.failed(error))
 
     def withdraw(self, wanted: Iterable[Wanted]) -> None:
-        """Leave flights. Where this item led and others wait, the message of one of them is published."""
+        """Leave flights. Where this item is the leader and others wait, one waiter's message is published."""
         for each in wanted:
             part = PartId(self.item.index, each.track)
             successor = self.context.store.flights.withdraw(each.key, self.message.job_id, part)
@@ -133,14 +134,14 @@ class ItemRun:
                 self.context.publisher.fetch([FetchMessage.from_json(successor).model_copy(update=now)])
 
     def waiter(self, part: PartId) -> Waiter:
-        """This item as one that waits for a flight; its message fetches the item again."""
+        """This item as a waiter of a flight. Its message fetches the item again."""
         restart = fetch_message(self.message, self.item, enqueued_at=self.message.enqueued_at)
         return Waiter(job_id=self.message.job_id, part=part, message=restart.to_json())
 
-    # Another try
+    # Retries
 
     def send_back(self) -> bool:
-        """Fetch the item again. False: it was tried ``MAX_ATTEMPTS`` times, so the caller has to fail it."""
+        """Publish the item to ``fetch`` again. False: it had ``MAX_ATTEMPTS`` tries; the caller fails it."""
         attempt = self.message.attempt + 1
         if attempt > MAX_ATTEMPTS:
             return False
@@ -157,7 +158,7 @@ class FetchRun(ItemRun):
     message: FetchMessage
 
     def timings(self) -> dict[str, float]:
-        """Seconds in the queue and in this stage."""
+        """Seconds in the queue and in ``fetch``."""
         return {FETCH_QUEUE: self.queued(), FETCH: self.spent()}
 
 
@@ -168,16 +169,16 @@ class DecodeRun(ItemRun):
     message: DecodeMessage
 
     def timings(self) -> dict[str, float]:
-        """The seconds of ``fetch``, and those in the queue and in this stage."""
+        """The seconds of ``fetch``, and those in the queue and in ``decode``."""
         return {**self.message.timings, DECODE_QUEUE: self.queued(), DECODE: self.spent()}
 
     @property
     def wanted(self) -> tuple[Wanted, ...]:
-        """The embeddings that the message is for, the main one first."""
+        """The embeddings that the message is for, the main part's first."""
         return tuple(wanted for wanted in (self.message.main, self.message.audio) if wanted is not None)
 
     def free_source(self) -> None:
-        """Remove the bytes that the message names; uploads stay."""
+        """Remove the source bytes of the message; uploads stay."""
         self.context.store.blobs.free(self.message.blob)
 
 
@@ -198,15 +199,21 @@ def fetch_message(
 
 
 def single_items(message: FetchMessage) -> list[FetchMessage]:
-    """The items of a chunk, each in a message of its own."""
+    """Split a chunk into one message for each item."""
     return [fetch_message(message, item, enqueued_at=message.enqueued_at) for item in message.items]
 
 
 def pause_of(message: Envelope, *, now: float) -> float | None:
-    """Seconds until a postponed message is tried again: half of the time that it has waited, within bounds.
+    """Seconds until a postponed message is tried again: half of the time since it was queued, within bounds.
 
-    The bounds keep a fleet without a GPU worker from turning over its whole queue every second. None: the
-    deadline comes first, so the item has to fail with the reason.
+    The bounds keep a fleet without a GPU worker from running its whole queue every second.
+
+    Args:
+        message: the message to postpone.
+        now: Unix seconds.
+
+    Returns:
+        The pause in seconds; None if the deadline comes first, so that the item has to fail.
     """
     pause = min(max((now - message.enqueued_at) / 2, SHORTEST_PAUSE), LONGEST_PAUSE)
     return pause if now + pause < message.deadline else None

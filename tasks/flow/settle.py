@@ -1,4 +1,4 @@
-"""An item whose digest is known: cached parts are finished, flights of others joined, the rest is claimed."""
+"""An item whose digest is known: finish what is cached, join the flights of others, claim the rest."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from epd.store.values import Claim
 from tasks.flow.context import Context
 from tasks.flow.item import ItemRun
 
-#: What an item needs of a digest, and what of it is cached.
+#: Gives, for a digest, what an item needs of it and what of that is cached.
 LookUp = Callable[[str], Found]
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """``owned`` is this item's to make; ``joined`` embeddings are made by others."""
+    """This item makes the ``owned`` embeddings; other items make ``joined`` more."""
 
     owned: tuple[Wanted, ...] = ()
     joined: int = 0
@@ -56,10 +56,10 @@ def look_up_of_all(run: ItemRun) -> LookUp:
 
 
 def without_final_parts(found: Found, open_parts: frozenset[PartId]) -> Found:
-    """What was found, for an item of which only some parts are open.
+    """Limit what was found to the open parts of an item.
 
-    An item may be fetched again for its sound alone. Then its frames are not made again, and if its video
-    has changed to one without sound, the part that waits for it fails.
+    An item may be fetched again for its audio alone. Then its frames are not made again, and if its video has
+    since changed to one without audio, the open audio part fails.
     """
     if found.main_part not in open_parts:
         found = replace(found, main=None)
@@ -70,7 +70,7 @@ def without_final_parts(found: Found, open_parts: frozenset[PartId]) -> Found:
 
 
 def needs_no_bytes(context: Context, found: Found) -> bool:
-    """Whether everything that the item wants is cached or being made, so that its bytes are of no use."""
+    """Whether all that the item needs is cached or being made, so that its bytes are not needed."""
     if found.undecided:
         return False
     return all(context.store.flights.flying([wanted.key for wanted in found.missing]))
@@ -79,9 +79,9 @@ def needs_no_bytes(context: Context, found: Found) -> bool:
 def settle(run: ItemRun, found: Found) -> Settled:
     """Finish the parts that are final at once and claim what is missing.
 
-    The audio part of a video is added before any of its parts ends, or the job could end without it.
-    Nothing is claimed while only decoding can tell which parts there are: a video that waited for the
-    frames of another job would be final with them, before its audio part was known.
+    The audio part of a video is added before any of its parts ends, or the job could end without it. Nothing
+    is claimed while only decoding can tell which parts there are: a video that waited for the frames of
+    another job would be final with them, before its audio part was known.
     """
     if found.has_audio_part and not run.add_audio_part():
         return Settled()  # the job is gone
@@ -97,9 +97,10 @@ def settle(run: ItemRun, found: Found) -> Settled:
 
 
 def join(run: ItemRun, digest: str) -> bool:
-    """Have an item join what is cached or being made for its digest, without bytes.
+    """Have an item join what is cached or being made for its digest, without its bytes.
 
-    False: something is left that nobody else makes, so the item has to be fetched.
+    Returns:
+        False if it needs something that no other item makes, so that it has to be fetched.
     """
     open_parts = run.open_parts(Stage.FETCH)
     if not open_parts:

@@ -1,4 +1,4 @@
-"""Getting an item's bytes, or only its digest where nothing has to be made of them."""
+"""Getting an item's bytes, or only its digest where no embedding has to be made."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tasks.flow.settle import LookUp, needs_no_bytes
 from workers.fetch.download import Downloaded, Validators, download
 from workers.limits import fetch_limits
 
-#: Seconds by which a download may be older than a request that shares it, while the embedding it was for is
-#: still being made: an item that misses a key joins the key's flight, and a flight has one download. The
-#: bound is for content that changes while a long queue is worked off.
+#: Seconds by which a download may be older than a request that shares it, while its embedding is still being
+#: made: an item that misses a key joins the key's flight, and a flight has one download. The bound matters
+#: for content that changes while a long queue is processed.
 SAME_FLIGHT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """An item whose digest is known. ``blob`` holds its bytes; None where no bytes were needed.
+    """An item whose digest is known. ``blob`` holds its bytes; None if they are not needed.
 
-    ``asked``: the server was asked, and answered with a body or with 304.
+    ``asked`` says whether the server was asked; it answered with a body or with 304.
     """
 
     found: Found
@@ -36,7 +36,7 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class ItemSource:
-    """Where an item's bytes come from. ``leads``: others may wait for its download."""
+    """Where an item's bytes come from. ``leads`` says whether others may wait for its download."""
 
     run: FetchRun
     look_up: LookUp
@@ -46,14 +46,14 @@ class ItemSource:
         """Find the item's digest, downloading no more than is needed to serve it.
 
         Raises:
-            NotFound: the upload is unknown or over its time.
+            NotFound: the upload is unknown or has expired.
             CallerFault, SourceFault, BlobSpaceFull: as ``workers.fetch.download.download``.
         """
         with self._leading():
             return self._resolve_upload() if self.run.item.source.url is None else self._resolve_url()
 
     def download(self) -> Resolved:
-        """The bytes of the item's URL as they are now, whatever is known of it; raises as ``resolve``."""
+        """Download the item's URL whatever is known of it; raises as ``resolve``."""
         with self._leading():
             return self._download_body(self._memo())
 
@@ -64,7 +64,7 @@ class ItemSource:
         media_id = self.run.item.source.media_id or ""
         blob = self.run.context.store.blobs.media(media_id)
         if blob is None:
-            raise NotFound(f"no upload {media_id}: it was never made or is over its time")
+            raise NotFound(f"no upload {media_id}: it was never made or has expired")
         return Resolved(self.look_up(media_id), blob)
 
     def _resolve_url(self) -> Resolved:
@@ -84,7 +84,7 @@ class ItemSource:
         return self.run.item.source.url or ""
 
     def _is_current(self, memo: SourceMemo, known: Found) -> bool:
-        """Whether the URL need not be asked: it was asked since the request came, or the memo is fresh."""
+        """Whether the memo holds without a request: it is newer than the item's request, or still fresh."""
         grace = 0.0 if known.complete else SAME_FLIGHT
         if memo.fetched_at >= self.run.message.enqueued_at - grace:
             return True
@@ -92,9 +92,9 @@ class ItemSource:
         return is_fresh(memo, url_ttl=context.settings.url_ttl, now=context.clock())
 
     def _revalidate(self, memo: SourceMemo, known: Found) -> Resolved:
-        """Ask the server whether the content is still what the memo says; a 304 costs no body.
+        """Ask the server whether the memo still holds; an answer of 304 has no body.
 
-        A server that says 304 is believed, also where its tag is a weak one or its content is another.
+        A 304 is believed, even with a weak tag or if the content is in fact another.
         """
         validators = Validators(
             answered_by=memo.answered_by, etag=memo.etag, last_modified=memo.last_modified
@@ -111,10 +111,10 @@ class ItemSource:
     def _download(
         self, memo: SourceMemo | None, validators: Validators | None = None
     ) -> tuple[Downloaded, BlobRef | None]:
-        """Download into a new source blob and remember the URL; no blob is kept of a 304.
+        """Download into a new source blob and store a memo of the URL; a 304 leaves no blob.
 
-        Space for an estimated size is held before the URL is asked. Once the server has told the length,
-        that is held, before the first byte is read.
+        Space is reserved for an estimated size before the request, and for the stated length before the
+        first byte is read.
         """
         context, item = self.run.context, self.run.item
         started = context.clock()

@@ -1,4 +1,4 @@
-"""The tracks of an item through the decoder: a raw blob and an encode message for each, published at once."""
+"""Decode the tracks of an item: a raw blob and an encode message for each, published in one batch."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from workers.limits import decode_limits
 
 logger = logging.getLogger(__name__)
 
-#: What sends the item back to ``fetch``: its bytes are gone, or its key is no longer the right one.
+#: Errors that send the item back to ``fetch``: its bytes are gone, or its key is out of date.
 STALE = (BlobMissing, EncoderNotReady)
 
 
 def audio_track_of(context: Context, path: Path) -> AudioTrackInfo:
-    """Whether a video file has sound, and its seconds by the header. An animation has none.
+    """Whether a video file has audio, and the seconds that its header states. An animation has none.
 
     Raises:
-        CallerFault: the file is no media, or cannot be read.
+        CallerFault: the file is not media, or cannot be read.
     """
     track = audio_track(path, limits=decode_limits(context.settings))
     if track is None:
@@ -47,12 +47,14 @@ def audio_track_of(context: Context, path: Path) -> AudioTrackInfo:
 
 
 def make_tracks(run: DecodeRun, path: Path, owned: Sequence[Wanted], audio: AudioTrackInfo | None) -> int:
-    """Decode tracks and publish them in one batch; returns how many. A track that fails, fails alone.
+    """Decode tracks and publish them in one batch. A track that cannot be decoded fails alone.
 
-    Blobs that are not handed on are freed.
+    Returns:
+        How many were published.
 
     Raises:
-        StoreUnavailable, BlobSpaceFull, BlobMissing, EncoderNotReady: none is published.
+        StoreUnavailable, BlobSpaceFull, BlobMissing, EncoderNotReady: none was published, and their blobs
+            are freed.
     """
     made: list[EncodeMessage] = []
     try:
@@ -69,22 +71,22 @@ def make_tracks(run: DecodeRun, path: Path, owned: Sequence[Wanted], audio: Audi
 
 
 def as_typed(error: Exception, run: DecodeRun) -> EpdError:
-    """The error that a part fails with; an unexpected one is logged and becomes ``Internal``."""
+    """The error with which a part fails. An unexpected one is logged and becomes ``Internal``."""
     if isinstance(error, EpdError):
         return error
     logger.error("job %s item %s: decode failed", run.message.job_id, run.item.index, exc_info=error)
-    return Internal("decoding failed; the worker's log tells why")
+    return Internal("decoding failed; the worker's log says why")
 
 
 def _track(run: DecodeRun, path: Path, wanted: Wanted, audio: AudioTrackInfo | None) -> EncodeMessage | None:
-    """Decode one track to its encode message; None where it failed."""
+    """Decode one track to its encode message; None if it failed."""
     try:
         raw = _decode(run, path, wanted)
     except (StoreUnavailable, BlobSpaceFull, SoftTimeLimitExceeded, *STALE):
         raise
     except Exception as error:
         if not path.exists():
-            raise BlobMissing("the bytes went while they were decoded") from error
+            raise BlobMissing("the bytes were removed while they were decoded") from error
         run.fail_flight(wanted, as_typed(error, run))
         return None
     message = run.message
@@ -107,13 +109,13 @@ def _track(run: DecodeRun, path: Path, wanted: Wanted, audio: AudioTrackInfo | N
 
 
 def _decode(run: DecodeRun, path: Path, wanted: Wanted) -> RawImage | RawFrames | RawAudio:
-    """Decode one track into a new raw blob, which is removed again when decoding fails.
+    """Decode one track into a new raw blob, which is removed when decoding fails.
 
-    Its space is held when the header is read, before anything is decoded.
+    Its space is reserved when the header is read, before anything is decoded.
 
     Raises:
         CallerFault: the media is at fault.
-        DecodeTimeout, BlobSpaceFull: as the decoder says.
+        DecodeTimeout, BlobSpaceFull: as ``workers.decode.decode.decode``.
         EncoderNotReady: the encoder changed since the key was built, so its rules may differ.
     """
     context, card = run.context, _card_of(run.context, wanted)
