@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from redis.exceptions import RedisError
-
 from epd.contracts.errors import StoreUnavailable
 from tasks.celery import app
 from tasks.publish import ENQUEUED_AT
@@ -68,21 +66,16 @@ def lanes() -> list[str]:
     return [keys.lane(queue, step) for queue in QUEUES for step in PRIORITY_STEPS.values()]
 
 
-def oldest_queued(app: Any) -> float | None:
+def oldest_queued() -> float | None:
     """When the oldest message that waits in a queue was published, in Unix seconds; None when none waits.
 
     Raises:
         StoreUnavailable: the broker does not answer.
     """
-    try:
-        with app.connection_for_read() as connection:
-            client = connection.default_channel.client
-            with client.pipeline(transaction=False) as pipe:
-                for lane in lanes():
-                    pipe.lindex(lane, -1)
-                return oldest_of(pipe.execute())
-    except (RedisError, OSError) as error:
-        raise StoreUnavailable("the broker does not answer") from error
+    with _channel() as channel, channel.client.pipeline(transaction=False) as pipe:
+        for lane in lanes():
+            pipe.lindex(lane, -1)
+        return oldest_of(pipe.execute())
 
 
 def oldest_of(messages: Iterable[bytes | None]) -> float | None:

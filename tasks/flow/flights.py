@@ -93,6 +93,15 @@ def give_up_decode(run: DecodeRun, error: EpdError) -> None:
     run.free_source()
 
 
+def waiter_message(text: str) -> FetchMessage | None:
+    """The message that a waiter left with its flight; an unreadable one is logged, and the answer is None."""
+    try:
+        return FetchMessage.from_json(text)
+    except ValidationError:
+        logger.exception("a waiter left an unreadable message; its item ends with its deadline")
+        return None
+
+
 @contextmanager
 def kept_flights(context: Context, keys: Sequence[str]) -> Iterator[None]:
     """Renew the leases of flights every third of a lease while the block runs."""
@@ -129,7 +138,7 @@ def _take_waiters(run: ItemRun, serve: Callable[[ItemRun], bool]) -> None:
     served: list[Waiter] = []
     take = run.context.store.flights.take_waiters
     while served := take(_download_of(run), run.message.job_id, run.main_part, served):
-        for message in filter(None, map(_read, served)):
+        for message in filter(None, [waiter_message(waiter.message) for waiter in served]):
             if not serve(ItemRun(run.context, message, message.items[0])):
                 again.append(message)
     if again:
@@ -138,11 +147,3 @@ def _take_waiters(run: ItemRun, serve: Callable[[ItemRun], bool]) -> None:
 
 def _download_of(run: ItemRun) -> str:
     return download_key(run.item.source.url or "", run.item.modality)
-
-
-def _read(waiter: Waiter) -> FetchMessage | None:
-    try:
-        return FetchMessage.from_json(waiter.message)
-    except ValidationError:
-        logger.exception("a waiter left an unreadable message; its item ends with its deadline")
-        return None

@@ -1,4 +1,7 @@
-"""The reaper's thread in each fetch worker: a round every few seconds, as long as the worker lives."""
+"""The background threads of a fetch worker: the reaper, and the mover where there is an L2 directory.
+
+The reaper restarts flights whose leader has died, and removes files that no one will read any more.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +9,42 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from pydantic import ValidationError
 
 from epd.contracts.messages import FetchMessage
 from epd.processes import PeriodicThread, log_failure
 from epd.store.cache.embeddings import Embeddings
-from epd.store.store import release_inline
+from epd.store.store import Store, release_inline
 from epd.telemetry.counters import Count
 from tasks.flow.context import Context
+from tasks.flow.flights import waiter_message
 from tasks.publish import EXPIRY_GRACE
 from tasks.queue_depth import oldest_queued
 from tasks.worker.counters import TOTALS
 
-if TYPE_CHECKING:
-    from epd.store.store import Store
-
-
 logger = logging.getLogger(__name__)
 
-#: Messages published again in one round.
+#: Most messages that one round of the reaper publishes again.
 MOST_AT_ONCE = 100
+
+#: Seconds between two rounds of the reaper.
+PERIOD = 5.0
+
+#: The first of this many rounds also looks for embedding files without an entry.
+_EMBEDDING_ROUNDS = 60
+
+#: Seconds from one round of the mover to the next, if it found nothing and if it failed.
+MOVER_PERIOD, FAILURE_PERIOD = 0.25, 2.0
+
+#: Seconds of copying after which the mover asks for new work, well within its lease.
+_MOVER_ROUND = 3.0
+
+#: Seconds for which ``stop`` waits for a running round.
+STOP_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reaped:
-    """What one round gave back."""
+    """What one round did: flights restarted, and files removed."""
 
     flights: int = 0
     files: int = 0
@@ -40,12 +52,18 @@ class Reaped:
 
 @dataclass(frozen=True)
 class Reaper:
-    """One round a call of ``reap``.
+    """Restarts flights and removes old files; one call of ``reap`` is one round.
 
-    ``queued_since`` tells when the oldest queued message was published (Unix seconds), None with empty
-    queues. While a queue is longer than a lease in time, a lease that is over says nothing: its message
-    is most likely still queued, and every flight started twice would make the queue longer still. So
-    flights are left alone until the queue is shorter.
+    Flights are not restarted while the oldest queued message has waited longer than a lease: then a lease
+    that has ended proves nothing, since its message is most likely still queued, and a flight that starts
+    twice would make the queue even longer.
+
+    Attributes:
+        store: where flights, jobs and files are.
+        publish: puts messages on the fetch queue.
+        queued_since: when the oldest queued message was published, in Unix seconds; None with empty queues.
+        lease: seconds for which a flight counts without being renewed.
+        file_age: seconds after which a blob or an embedding file without an entry is no longer needed.
     """
 
     store: Store
@@ -55,16 +73,19 @@ class Reaper:
     file_age: float
 
     def reap(self, now: float) -> Reaped:
-        """Start orphaned flights anew, free the inline bytes of finished jobs and sweep old files.
+        """Restart orphaned flights, free the inline bytes of finished jobs and remove old files.
+
+        Args:
+            now: Unix seconds.
 
         Raises:
-            StoreUnavailable: store or broker do not answer; the next round takes up what is left.
+            StoreUnavailable: store or broker do not answer; the next round does the rest.
         """
         flights = self._restart_flights(now)
         return Reaped(flights, release_inline(self.store, now) + self.store.blobs.sweep(self.file_age))
 
     def sweep_embeddings(self) -> int:
-        """Remove embedding files that no index entry names (their writer died, or the store was lost).
+        """Remove embedding files without an index entry, whose writer died or whose store was lost.
 
         Raises:
             StoreUnavailable: the store does not answer, so nothing was removed.
@@ -76,42 +97,21 @@ class Reaper:
         if since is not None and now - since > self.lease:
             return 0
         messages = [
-            message for text in self.store.flights.orphans(MOST_AT_ONCE) if (message := _parsed(text))
+            message for text in self.store.flights.orphans(MOST_AT_ONCE) if (message := waiter_message(text))
         ]
         again = [message.model_copy(update={"enqueued_at": now}) for message in messages]
         if again:
-            logger.warning("%s flights are orphaned and start anew", len(again))
+            logger.warning("restarting %s orphaned flights", len(again))
             self.publish(again)
         return len(again)
 
 
-def _parsed(text: str) -> FetchMessage | None:
-    try:
-        return FetchMessage.from_json(text)
-    except ValidationError:
-        logger.exception("a waiter left an unreadable message; its item ends with its deadline")
-        return None
-
-
-#: Seconds between two rounds.
-PERIOD = 5.0
-
-#: Seconds for which a running round is waited for at the end.
-STOP_SECONDS = 1.0
-
-#: Embedding files without an entry are looked for in every so many rounds; the first round is one of them.
-_EMBEDDING_ROUNDS = 60
-
-
-def process_reaper(app: Any, context: Context) -> Reaper:
-    """The reaper over this process's store and broker.
-
-    A file is nobody's when it is older than any job that may still name it.
-    """
+def process_reaper(context: Context) -> Reaper:
+    """The reaper of this process. A file that is older than any job that may name it is removed."""
     return Reaper(
         store=context.store,
         publish=context.publisher.fetch,
-        queued_since=lambda: oldest_queued(app),
+        queued_since=oldest_queued,
         lease=context.settings.flight_lease,
         file_age=context.settings.max_deadline + EXPIRY_GRACE,
     )
@@ -137,25 +137,19 @@ class ReaperThread(PeriodicThread):
             logger.info("reaped: %s, %s embedding files", reaped, files)
 
 
-#: Seconds between two looks for work where the last one found none, or where the store does not answer.
-MOVER_PERIOD, TROUBLE_PERIOD = 0.25, 2.0
-#: Seconds of copying after which new work is asked for, well within the mover's lease.
-_ROUND = 3.0
-
-
 class MoverThread(PeriodicThread):
     """Runs the mover until it is stopped. A failed round is logged, and the next one tries again.
 
-    A copy that ``stop`` breaks off does no harm.
+    A copy that ``stop`` interrupts does no harm.
     """
 
     def __init__(self, embeddings: Embeddings) -> None:
         failed = log_failure(logger, "mover round")
-        super().__init__("mover", TROUBLE_PERIOD, self._round, failed, stop_seconds=STOP_SECONDS)
+        super().__init__("mover", FAILURE_PERIOD, self._round, failed, stop_seconds=STOP_SECONDS)
         self._embeddings = embeddings
 
     def _round(self) -> float:
-        moved = self._embeddings.move(_ROUND)
+        moved = self._embeddings.move(_MOVER_ROUND)
         if moved.promoted or moved.demoted or moved.failed:
             logger.info("moved: %s", moved)
         return 0.0 if moved.more else MOVER_PERIOD

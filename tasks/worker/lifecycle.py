@@ -80,7 +80,7 @@ def start(sender: Any, **_: Any) -> None:
     if DECODE in kinds and sender.hub is not None:
         sender.hub.call_repeatedly(CHILD_CHECK, sender.pool.maintain_pool)
     if context is not None and FETCH in kinds:
-        _run(ReaperThread(process_reaper(sender.app, context), context))
+        _run(ReaperThread(process_reaper(context), context))
         if context.settings.l2_dir is not None:
             _run(MoverThread(context.store.embeddings))
 

@@ -47,7 +47,7 @@ def test_trouble_does_not_end_it(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) 
         return answer
 
     monkeypatch.setattr(tiers.store.embeddings, "move", move)
-    monkeypatch.setattr(background, "TROUBLE_PERIOD", 0.01)
+    monkeypatch.setattr(background, "FAILURE_PERIOD", 0.01)
     thread = MoverThread(tiers.store.embeddings)
     thread.start()
     wait_until(lambda: len(calls) >= 5)
