@@ -1,1 +1,1 @@
-"""CPU work as pure functions: fetch, check, sniff and decode media. No Redis, no Celery, no torch."""
+"""CPU work as pure functions: download, check, identify and decode media. No Redis, Celery or torch."""

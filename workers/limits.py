@@ -1,6 +1,6 @@
-"""Limits of the CPU work, as frozen values; the caller builds them from the settings.
+"""Limits of downloads and decodes, as frozen values built from the settings, and writing within them.
 
-Sizes are bytes, times are seconds.
+Sizes are in bytes and times in seconds.
 """
 
 from __future__ import annotations
@@ -8,29 +8,33 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from epd.contracts.errors import BlobSpaceFull, Internal
 from epd.contracts.media import Modality
+from epd.settings import Settings
 
-if TYPE_CHECKING:
-    from epd.settings import Settings
-
-
-#: Holds room for so many bytes of output in all; raises ``BlobSpaceFull`` or ``MediaTooLarge``.
+#: Reserves space for an output of this many bytes in all; raises ``BlobSpaceFull`` or ``MediaTooLarge``.
 Hold = Callable[[int], None]
 
 
 def hold_nothing(nbytes: int) -> None:
-    """The output's room is nobody's concern."""
+    """Reserve nothing, where the output has no quota."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FetchLimits:
-    """Bounds of one download. ``allow_hosts`` holds ``host`` or ``host:port`` that may be private.
+    """Limits of one download.
 
-    ``max_bytes`` bounds the body after content decoding. ``retries`` come after the first try. ``hold`` is
-    told of bytes before they come.
+    Attributes:
+        max_bytes: size of the body after content decoding, in bytes.
+        allow_hosts: ``host`` or ``host:port`` whose addresses may be private.
+        connect_timeout: seconds for the name's look-up, and again for the connection.
+        read_timeout: seconds without a byte.
+        total_timeout: seconds for all tries and redirects together.
+        retries: tries after the first one.
+        max_redirects: redirects of one try.
+        hold: called with the size of the body, in bytes, before that much of it is read.
     """
 
     max_bytes: int
@@ -45,10 +49,17 @@ class FetchLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeLimits:
-    """Bounds of one decode. ``frame_bytes`` bounds the raw frames of a video together.
+    """Limits of one decode.
 
-    ``source_frames`` bounds the frames that a video may hold, since their times are kept in memory.
-    ``hold`` is told of the output's size as the header has it, before anything is decoded.
+    Attributes:
+        timeout: seconds for all runs of ffmpeg over one track together.
+        image_pixels: pixels of an image, or of one frame of a video.
+        frame_bytes: bytes of all sampled frames of a video together, as raw RGB.
+        audio_seconds: length of an audio track, in seconds.
+        video_seconds: length of a video, in seconds.
+        source_frames: frames that a video may hold, since their times are kept in memory.
+        hold: called with the size of the output that the header promises, in bytes, before anything is
+            decoded.
     """
 
     timeout: float = 120.0
@@ -61,7 +72,7 @@ class DecodeLimits:
 
 
 def fetch_limits(settings: Settings, modality: Modality) -> FetchLimits:
-    """The download bounds for media of ``modality``."""
+    """The limits of a download of this media type."""
     max_bytes = {
         Modality.IMAGE: settings.max_image_bytes,
         Modality.AUDIO: settings.max_audio_bytes,
@@ -79,7 +90,7 @@ def fetch_limits(settings: Settings, modality: Modality) -> FetchLimits:
 
 
 def decode_limits(settings: Settings) -> DecodeLimits:
-    """The decode bounds."""
+    """The limits of a decode."""
     return DecodeLimits(
         timeout=settings.decode_timeout,
         image_pixels=settings.max_image_pixels,
@@ -92,7 +103,9 @@ def decode_limits(settings: Settings) -> DecodeLimits:
 def write_all(into: BinaryIO, piece: bytes | memoryview) -> None:
     """Write and flush all of ``piece``, also to an unbuffered file.
 
-    Raises ``BlobSpaceFull`` when the file cannot grow, ``Internal`` when it cannot be written to at all.
+    Raises:
+        BlobSpaceFull: the file cannot grow.
+        Internal: the file cannot be written to at all.
     """
     rest = memoryview(piece)
     try:
@@ -101,5 +114,5 @@ def write_all(into: BinaryIO, piece: bytes | memoryview) -> None:
         into.flush()
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise BlobSpaceFull("no room left for media in the blob directory") from error
+            raise BlobSpaceFull("no space left for media in the blob directory") from error
         raise Internal("the blob directory cannot be written to") from error

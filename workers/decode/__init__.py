@@ -1,1 +1,1 @@
-"""Decoding: what parses media. Needs no network."""
+"""Decoding. The only code that parses media; it needs no network."""

@@ -1,4 +1,4 @@
-"""Animated GIF, WebP and PNG read as a video: frames composed by Pillow, times from display durations."""
+"""Animated GIF, WebP and PNG as videos: frames composed by Pillow, times from their display durations."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ from workers.decode.sampling import SampledFrames, Timeline, choose_frames
 from workers.decode.sniff import Kind
 from workers.limits import DecodeLimits, write_all
 
-#: Browsers show a frame without a duration for a tenth of a second.
+#: Seconds for which browsers show a frame without a duration.
 _DEFAULT_SECONDS = 0.1
 
 
 def sample_animation(
     path: Path, *, sniffed: Kind, rules: VideoRules, limits: DecodeLimits, out: Path
 ) -> SampledFrames:
-    """Write the sampled frames of an animation to ``out``.
+    """Write the sampled frames of an animation to ``out``, as uint8 RGB [frames, height, width, 3].
 
-    Raises ``UnsupportedMedia`` for a still image, ``MediaTooLarge`` and ``CorruptMedia`` as for images.
+    Raises:
+        UnsupportedMedia: the image is a still one, or its pixels have no known range.
+        MediaTooLarge: more pixels, frames, seconds or bytes than ``limits`` allow.
+        CorruptMedia: the image cannot be decoded.
+        BlobSpaceFull: space for the frames cannot be reserved.
     """
     with open_image(path, format_name=sniffed.format, max_pixels=limits.image_pixels) as image:
         total = animation_frames(image)
@@ -34,7 +38,7 @@ def sample_animation(
             raise MediaTooLarge(f"the animation has more than {limits.source_frames} frames")
         starts, duration = _starts(image, limits)
         chosen = choose_frames(Timeline(starts), rules)
-        _hold_room(image.size, len(chosen), limits)
+        _reserve(image.size, len(chosen), limits)
         _write(image, chosen, out)
         return SampledFrames(
             frames=len(chosen),
@@ -55,10 +59,10 @@ def _frames(image: Image.Image) -> Iterator[Image.Image]:
 
 
 def _starts(image: Image.Image, limits: DecodeLimits) -> tuple[tuple[float, ...], float]:
-    """When each frame appears, and when the last one goes."""
+    """When each frame appears, and when the last one ends, in seconds."""
     starts, clock = [], 0.0
     for frame in _frames(image):
-        # WebP tells a frame's duration only once it is decoded.
+        # In WebP the duration of a frame is known only after the frame is decoded.
         frame.load()
         starts.append(clock)
         clock += (frame.info.get("duration") or 0) / 1000 or _DEFAULT_SECONDS
@@ -67,7 +71,7 @@ def _starts(image: Image.Image, limits: DecodeLimits) -> tuple[tuple[float, ...]
     return tuple(starts), clock
 
 
-def _hold_room(size: tuple[int, int], count: int, limits: DecodeLimits) -> None:
+def _reserve(size: tuple[int, int], count: int, limits: DecodeLimits) -> None:
     nbytes = size[0] * size[1] * 3 * count
     if nbytes > limits.frame_bytes:
         raise MediaTooLarge(f"{count} frames of {size[0]}x{size[1]} are more than {limits.frame_bytes} bytes")

@@ -1,4 +1,4 @@
-"""The one entry to decoding: a media file in, raw bytes in a blob file and a typed description out."""
+"""The entry to decoding: from a media file to raw bytes in a blob file and a typed description of them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,25 @@ def decode(
     limits: DecodeLimits,
     out: Path,
 ) -> RawImage | RawFrames | RawAudio:
-    """Decode ``path`` as ``modality`` and write its raw bytes to ``out``, whose name becomes the blob's.
+    """Decode ``path`` as ``modality`` and write its raw bytes to ``out``, which is removed on any error.
 
-    ``rules`` are the card's for that modality: ``VideoRules`` for a video, ``AudioRules`` for sound or the
-    sound of a video, ``None`` for an image. On any error ``out`` is removed. Raises the caller faults of
-    the media, ``DecodeTimeout`` and ``BlobSpaceFull``. ``limits.hold`` is called with the output's size
-    before there is any output, and again should the header have lied.
+    Args:
+        path: the media file.
+        modality: the track to decode; ``AUDIO`` for the audio of a video too.
+        options: the item's own options, which override ``rules``.
+        rules: those of the encoder card: ``VideoRules`` for a video, ``AudioRules`` for audio, None for an
+            image.
+        limits: its ``hold`` is called with the size of the output, in bytes, before anything is written,
+            and again if the header was wrong.
+        out: a new file whose name becomes the blob's.
+
+    Returns:
+        Shapes, times and size of what was written.
+
+    Raises:
+        CallerFault: the media is empty, corrupt, too large or of another type.
+        DecodeTimeout: decoding took longer than ``limits.timeout``.
+        BlobSpaceFull: space for the output cannot be reserved.
     """
     done = False
     try:
@@ -49,7 +62,7 @@ def decode(
 
 
 def audio_track(path: Path, *, limits: DecodeLimits) -> AudioTrack | None:
-    """The sound of a file, if there is any; an animation has none. Raises as ``sniff`` and ``probe`` do."""
+    """The audio track of a file, None if it has none, as an animation. Raises as ``sniff`` and ``probe``."""
     sniffed = sniff(path)
     if Modality.AUDIO not in sniffed.carries:
         return None
@@ -99,7 +112,7 @@ def _image(path: Path, sniffed: Kind, limits: DecodeLimits, out: Path) -> RawIma
 def _frames(path: Path, sniffed: Kind, rules: VideoRules, limits: DecodeLimits, out: Path) -> RawFrames:
     sample = sample_animation if sniffed.modality is Modality.IMAGE else sample_video
     taken = sample(path, sniffed=sniffed, rules=rules, limits=limits, out=out)
-    # qwen-vl-utils' sample_fps: frames taken over the whole duration, not over their own distances.
+    # As sample_fps in qwen-vl-utils: the frames taken over the whole duration, not over their own distances.
     sampled_fps = taken.frames / taken.duration if taken.duration > 0 else rules.fps
     return RawFrames(
         blob=_blob(out),

@@ -1,7 +1,7 @@
-"""Run ffmpeg on one seekable file: bounded in time and output, with its messages read while it works.
+"""Run ffmpeg on one seekable file with a time limit, and read its messages while it works.
 
-ffmpeg runs in its own process group and is killed with it. Its own CPU time limit ends it should we be
-killed first. Only the ``file`` protocol is open to it, and its demuxer is named, never guessed.
+ffmpeg runs in its own process group and is killed with it. If this process is killed first, ffmpeg's own CPU
+time limit ends it. It may use no protocol but ``file``, and its demuxer is named, never guessed.
 """
 
 from __future__ import annotations
@@ -23,67 +23,17 @@ from pathlib import Path
 from epd.contracts.errors import DecodeTimeout, Internal
 from epd.processes import die_with_parent
 
+#: Bytes of a line of output after which the rest is dropped.
 _LINE_LIMIT = 4096
-
-
-@contextlib.contextmanager
-def report_to(on_message: Callable[[str], None], on_report: Callable[[str], None]) -> Iterator[Report]:
-    """A pipe on which filters of one run can write lines; both ends are closed in the end."""
-    reading, writing = os.pipe()
-    report = Report(writing, reading, on_message, on_report)
-    try:
-        yield report
-    finally:
-        report.close_writing()
-        os.close(reading)
-
-
-class Report:
-    """Where a run's lines go: messages of stderr, and what filters write to ``fd``."""
-
-    def __init__(
-        self, fd: int, reading: int, on_message: Callable[[str], None], on_report: Callable[[str], None]
-    ) -> None:
-        self.fd = fd
-        self.on_message = on_message
-        self.on_report = on_report
-        self._reading = reading
-        self._is_open = True
-
-    def reading_end(self) -> int:
-        """The end to read, once ffmpeg holds the other one: ours must be closed for it ever to end."""
-        self.close_writing()
-        return self._reading
-
-    def close_writing(self) -> None:
-        """Close our copy of the writing end, once."""
-        if self._is_open:
-            self._is_open = False
-            os.close(self.fd)
-
-
-class Lines:
-    """Takes bytes, hands on whole lines of bounded length."""
-
-    def __init__(self, on_line: Callable[[str], None]) -> None:
-        self._on_line = on_line
-        self._rest = b""
-
-    def feed(self, data: bytes) -> None:
-        """Take what one read brought."""
-        *lines, rest = (self._rest + data).split(b"\n")
-        self._rest = rest[:_LINE_LIMIT]
-        for line in lines:
-            self._on_line(line[:_LINE_LIMIT].decode("utf-8", "replace"))
-
-
+#: Last messages that are kept.
 _KEPT_LINES = 20
+#: Marks of error lines.
 _FAILURES = ("[error]", "[fatal]", "[panic]")
 
 
 @dataclass(frozen=True)
 class FfmpegRun:
-    """How a run ended. ``failures`` counts its error lines; ``last`` holds the end of its messages."""
+    """How a run ended. ``failures`` counts its error lines; ``last`` holds its last messages."""
 
     code: int
     failures: int
@@ -91,7 +41,7 @@ class FfmpegRun:
 
     @property
     def is_faulty(self) -> bool:
-        """Whether ffmpeg met an error, even where it went on."""
+        """Whether ffmpeg reported an error, even if it continued."""
         return bool(self.code or self.failures)
 
     @property
@@ -109,49 +59,19 @@ class FfmpegRun:
         return any("No space left on device" in line for line in self.last)
 
 
-@lru_cache(maxsize=1)
-def ffmpeg_binary() -> str:
-    """The system's ffmpeg from 5.1 on, else the one that the ``imageio-ffmpeg`` wheel carries.
-
-    Raises ``Internal`` where there is neither.
-    """
-    found = shutil.which("ffmpeg")
-    if found and _is_recent(found):
-        return found
-    import imageio_ffmpeg
-
-    try:
-        return str(imageio_ffmpeg.get_ffmpeg_exe())
-    except RuntimeError:
-        raise Internal("no ffmpeg on this machine") from None
-
-
-def _is_recent(binary: str) -> bool:
-    """Whether this ffmpeg knows ``-fps_mode`` (5.1). A version without a number is a build from source."""
-    try:
-        shown = subprocess.run([binary, "-version"], capture_output=True, timeout=10, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return False
-    version = re.match(rb"ffmpeg version n?(\d+)\.(\d+)", shown)
-    return version is None or (int(version[1]), int(version[2])) >= (5, 1)
-
-
-def input_options(demuxer: str) -> dict[str, str]:
-    """Input options that keep a file from being taken for another format and from opening others."""
-    return {"f": demuxer, "protocol_whitelist": "file"}
-
-
-def file_argument(path: Path) -> str:
-    """A path as ffmpeg takes it, whatever characters it starts with."""
-    return f"file:{path.resolve()}"
-
-
 def run_ffmpeg(
     arguments: Sequence[str], *, out: Path, timeout: float, report: Report | None = None
 ) -> FfmpegRun:
-    """Run ffmpeg with its standard output going to the file ``out``, its other lines to ``report``.
+    """Run ffmpeg. No process of it is left, however the run ends.
 
-    Raises ``DecodeTimeout`` after ``timeout`` seconds; however it ends, nothing of ffmpeg is left running.
+    Args:
+        arguments: its arguments, after those that every run has.
+        out: the file that receives its standard output.
+        timeout: seconds.
+        report: receives its other lines.
+
+    Raises:
+        DecodeTimeout: it ran longer than ``timeout``.
     """
     command = [
         ffmpeg_binary(),
@@ -183,8 +103,46 @@ def run_ffmpeg(
     return FfmpegRun(process.returncode, messages.failures, tuple(messages.last))
 
 
+def input_options(demuxer: str) -> dict[str, str]:
+    """Input options with which ffmpeg reads a file as this format only and opens no other file."""
+    return {"f": demuxer, "protocol_whitelist": "file"}
+
+
+def file_argument(path: Path) -> str:
+    """A path as an argument of ffmpeg, whatever characters it starts with."""
+    return f"file:{path.resolve()}"
+
+
+@lru_cache(maxsize=1)
+def ffmpeg_binary() -> str:
+    """Path of the system's ffmpeg if it is 5.1 or newer, else of the one in the ``imageio-ffmpeg`` wheel.
+
+    Raises:
+        Internal: there is neither.
+    """
+    found = shutil.which("ffmpeg")
+    if found and _is_recent(found):
+        return found
+    import imageio_ffmpeg
+
+    try:
+        return str(imageio_ffmpeg.get_ffmpeg_exe())
+    except RuntimeError:
+        raise Internal("no ffmpeg on this machine") from None
+
+
+def _is_recent(binary: str) -> bool:
+    """Whether this ffmpeg has ``-fps_mode`` (5.1). A version without a number is a build from source."""
+    try:
+        shown = subprocess.run([binary, "-version"], capture_output=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return False
+    version = re.match(rb"ffmpeg version n?(\d+)\.(\d+)", shown)
+    return version is None or (int(version[1]), int(version[2])) >= (5, 1)
+
+
 class _Messages:
-    """The lines of stderr: counts failures, keeps the last few, hands all to the report."""
+    """The lines of stderr: counts failures, keeps the last lines and passes all to the report."""
 
     def __init__(self, report: Report | None) -> None:
         self.failures = 0
@@ -200,10 +158,61 @@ class _Messages:
             self._report.on_message(line)
 
 
+class Lines:
+    """Splits bytes into lines of at most ``_LINE_LIMIT`` bytes."""
+
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        self._on_line = on_line
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take the bytes of one read."""
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[:_LINE_LIMIT]
+        for line in lines:
+            self._on_line(line[:_LINE_LIMIT].decode("utf-8", "replace"))
+
+
+@contextlib.contextmanager
+def report_to(on_message: Callable[[str], None], on_report: Callable[[str], None]) -> Iterator[Report]:
+    """A pipe to which the filters of one run write lines. Both ends are closed after the block."""
+    reading, writing = os.pipe()
+    report = Report(writing, reading, on_message, on_report)
+    try:
+        yield report
+    finally:
+        report.close_writing()
+        os.close(reading)
+
+
+class Report:
+    """Receives the lines of a run: the messages on stderr, and what its filters write to ``fd``."""
+
+    def __init__(
+        self, fd: int, reading: int, on_message: Callable[[str], None], on_report: Callable[[str], None]
+    ) -> None:
+        self.fd = fd
+        self.on_message = on_message
+        self.on_report = on_report
+        self._reading = reading
+        self._is_open = True
+
+    def reading_end(self) -> int:
+        """The reading end, once ffmpeg has the writing end: it only ends when our copy of that is closed."""
+        self.close_writing()
+        return self._reading
+
+    def close_writing(self) -> None:
+        """Close our copy of the writing end. Can be called more than once."""
+        if self._is_open:
+            self._is_open = False
+            os.close(self.fd)
+
+
 def _drain(
     readers: dict[int, Callable[[bytes], None]], process: subprocess.Popen[bytes], deadline: float
 ) -> None:
-    """Read every pipe to its end, then wait: an unread one would block ffmpeg after 64 KiB."""
+    """Read every pipe to its end, then wait: an unread pipe would block ffmpeg after 64 KiB."""
     with selectors.DefaultSelector() as selector:
         for fd in readers:
             selector.register(fd, selectors.EVENT_READ)
@@ -228,7 +237,7 @@ def _too_slow() -> DecodeTimeout:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Leave no process and no pipe behind, however we got here."""
+    """Kill what still runs, and close the pipe."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

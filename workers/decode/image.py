@@ -1,4 +1,7 @@
-"""Decode still images with Pillow to upright RGB pixels, with the limits checked before any pixel is made."""
+"""Decode still images to upright RGB pixels. Limits are checked before any pixel is decoded.
+
+Common JPEG files are decoded by simplejpeg, all others by Pillow.
+"""
 
 from __future__ import annotations
 
@@ -17,61 +20,15 @@ from PIL import Image
 from epd.contracts.errors import CorruptMedia, EpdError, MediaTooLarge, UnsupportedMedia
 from workers.limits import Hold, hold_nothing
 
+#: Chroma samplings that simplejpeg decodes to the same pixels as Pillow.
 _SAMPLINGS = frozenset({"444", "422", "420"})
-
-
-def decode_common_jpeg(path: Path, size: tuple[int, int]) -> NDArray[np.uint8] | None:
-    """uint8 RGB [height, width, 3] as stored, or ``None`` where Pillow has to decide.
-
-    ``size`` is the (width, height) that the checked header promised; another size is refused.
-    """
-    data = path.read_bytes()
-    try:
-        height, width, colours, sampling = simplejpeg.decode_jpeg_header(data)
-        if colours != "YCbCr" or sampling not in _SAMPLINGS or (width, height) != size:
-            return None
-        pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False)
-    except ValueError:
-        return None
-    return pixels
-
-
+#: Pillow's modes of 16-bit grey.
 _DEEP_GREY = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
+#: What transparent pixels are laid on, as RGBA.
 _WHITE = (255, 255, 255, 255)
-
-
-def to_rgb(image: Image.Image) -> Image.Image:
-    """An RGB image of equal size; raises ``UnsupportedMedia`` for modes without a known range."""
-    if image.mode in _DEEP_GREY:
-        return _from_deep_grey(image)
-    if image.mode in {"F", "I"}:
-        raise UnsupportedMedia(f"pixels of mode {image.mode} have no known range")
-    if _has_alpha(image):
-        return _on_white(image)
-    return image if image.mode == "RGB" else image.convert("RGB")
-
-
-def _has_alpha(image: Image.Image) -> bool:
-    return image.mode in {"RGBA", "LA", "PA", "RGBa", "La"} or "transparency" in image.info
-
-
-def _on_white(image: Image.Image) -> Image.Image:
-    with_alpha = image.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", image.size, _WHITE), with_alpha).convert("RGB")
-
-
-def _from_deep_grey(image: Image.Image) -> Image.Image:
-    """16-bit grey by its high byte; a colour key (PNG, tRNS) marks clear pixels."""
-    values = np.asarray(image).astype(np.uint16)
-    grey = (values >> 8).astype(np.uint8)
-    key = image.info.get("transparency")
-    if isinstance(key, int):
-        grey[values == key] = 255
-    return Image.fromarray(grey).convert("RGB")
-
-
+#: The EXIF tag of an image's orientation.
 _ORIENTATION = 0x0112
-#: EXIF 2.32, tag 0x0112: what brings a stored picture upright.
+#: What turns a stored image upright, by EXIF 2.32, tag 0x0112.
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -81,15 +38,19 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+#: Formats of Pillow that a sniffed format may be. MPO is a JPEG file with several images.
 _FORMATS = {"JPEG": ("JPEG", "MPO")}
 _ANIMATED = frozenset({"GIF", "WEBP", "PNG", "AVIF"})
 
 
 @dataclass(frozen=True)
 class DecodedImage:
-    """``pixels`` is uint8 RGB [height, width, 3], upright; ``original_size`` (width, height) as stored.
+    """A decoded image.
 
-    ``frames`` counts the frames of an animation, 1 for a still image.
+    Attributes:
+        pixels: uint8 RGB [height, width, 3], upright.
+        original_size: (width, height) as stored, before it was turned upright.
+        frames: frames of an animation; 1 for a still image.
     """
 
     pixels: NDArray[np.uint8]
@@ -98,10 +59,18 @@ class DecodedImage:
 
 
 def read_image(path: Path, *, format_name: str, max_pixels: int, hold: Hold = hold_nothing) -> DecodedImage:
-    """Decode the first picture of a file of Pillow's ``format_name``.
+    """Decode the first image of a file.
 
-    Raises ``MediaTooLarge`` from the header alone, ``CorruptMedia`` for bytes that do not decode,
-    ``UnsupportedMedia`` for pixels without a known range, and what ``hold`` raises.
+    Args:
+        path: the file.
+        format_name: Pillow's name of its format.
+        max_pixels: most pixels, by the header.
+        hold: called with the bytes of the pixels before they are decoded; may raise.
+
+    Raises:
+        MediaTooLarge: the header states more pixels than ``max_pixels``.
+        CorruptMedia: the bytes cannot be decoded.
+        UnsupportedMedia: the pixels have no known range.
     """
     with open_image(path, format_name=format_name, max_pixels=max_pixels) as image:
         hold(image.width * image.height * 3)
@@ -125,32 +94,32 @@ def _stored_pixels(image: Image.Image, path: Path, format_name: str) -> NDArray[
 
 @contextmanager
 def open_image(path: Path, *, format_name: str, max_pixels: int) -> Iterator[Image.Image]:
-    """Open an image whose header is within the limit; every fault of the decoder becomes ``CorruptMedia``."""
+    """Open an image whose header is within ``max_pixels``; decoder errors become ``CorruptMedia``."""
     try:
         with warnings.catch_warnings():
-            # Pillow warns of bombs by its own limit and of odd tags; our limit and our errors stand instead.
+            # Pillow warns about its own pixel limit and about odd tags; our limit and errors apply instead.
             warnings.simplefilter("ignore")
             formats = _FORMATS.get(format_name, (format_name,))
             with Image.open(path, formats=formats) as image:
                 check_pixels(image.size, max_pixels)
                 yield image
     except (EpdError, MemoryError, SoftTimeLimitExceeded):
-        raise  # the last one is no fault of the file: the worker's own limit struck while Pillow worked
+        raise  # not faults of the file; the last one is the task's time limit, which may pass at any line
     except Image.DecompressionBombError:
         raise MediaTooLarge(f"the image has more than {max_pixels} pixels") from None
     except Exception as error:
-        # Pillow's plug-ins raise whatever their parsing trips over: OSError, SyntaxError, KeyError ...
+        # Pillow's plug-ins raise all kinds of errors for corrupt files: OSError, SyntaxError, KeyError ...
         raise CorruptMedia(f"the {format_name} image cannot be decoded ({type(error).__name__})") from error
 
 
 def check_pixels(size: tuple[int, int], max_pixels: int) -> None:
-    """Raise ``MediaTooLarge`` for more pixels than allowed. ``size`` is (width, height)."""
+    """Raise ``MediaTooLarge`` for more than ``max_pixels``. ``size`` is (width, height) in pixels."""
     if size[0] * size[1] > max_pixels:
         raise MediaTooLarge(f"{size[0]}x{size[1]} is more than {max_pixels} pixels")
 
 
 def animation_frames(image: Image.Image) -> int:
-    """The number of frames that are shown: the still picture of an APNG is none of them."""
+    """The number of frames that are shown. The default image of an APNG is not one of them."""
     if image.format not in _ANIMATED:
         return 1
     frames = int(getattr(image, "n_frames", 1))
@@ -158,12 +127,63 @@ def animation_frames(image: Image.Image) -> int:
 
 
 def has_cover(image: Image.Image) -> bool:
-    """Whether the first picture is only shown where animation is not (APNG's default image)."""
+    """Whether the first image is APNG's default image, shown only where animations are not supported."""
     return bool(getattr(image, "default_image", False))
 
 
 def _orientation(image: Image.Image) -> int:
     try:
         return int(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # a broken tag is no reason to refuse a picture that shows
+    except Exception:  # a broken tag is no reason to refuse an image that can be shown
         return 1
+
+
+def decode_common_jpeg(path: Path, size: tuple[int, int]) -> NDArray[np.uint8] | None:
+    """Decode a JPEG file in the common colour spaces and samplings.
+
+    Args:
+        path: the file.
+        size: (width, height) of the checked header; a file of another size is left to Pillow.
+
+    Returns:
+        uint8 RGB [height, width, 3] as stored; None if Pillow has to decode or refuse the file.
+    """
+    data = path.read_bytes()
+    try:
+        height, width, colours, sampling = simplejpeg.decode_jpeg_header(data)
+        if colours != "YCbCr" or sampling not in _SAMPLINGS or (width, height) != size:
+            return None
+        pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False)
+    except ValueError:
+        return None
+    return pixels
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """An RGB image of equal size; raises ``UnsupportedMedia`` for modes without a known range."""
+    if image.mode in _DEEP_GREY:
+        return _from_deep_grey(image)
+    if image.mode in {"F", "I"}:
+        raise UnsupportedMedia(f"pixels of mode {image.mode} have no known range")
+    if _has_alpha(image):
+        return _on_white(image)
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _has_alpha(image: Image.Image) -> bool:
+    return image.mode in {"RGBA", "LA", "PA", "RGBa", "La"} or "transparency" in image.info
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    with_alpha = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, _WHITE), with_alpha).convert("RGB")
+
+
+def _from_deep_grey(image: Image.Image) -> Image.Image:
+    """16-bit grey by its high byte. A colour key (PNG, tRNS) marks transparent pixels, which become white."""
+    values = np.asarray(image).astype(np.uint16)
+    grey = (values >> 8).astype(np.uint8)
+    key = image.info.get("transparency")
+    if isinstance(key, int):
+        grey[values == key] = 255
+    return Image.fromarray(grey).convert("RGB")

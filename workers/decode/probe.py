@@ -1,4 +1,4 @@
-"""What a container holds, read with PyAV from headers and packets; nothing is decoded here."""
+"""The tracks of a media file, read with PyAV from headers and packets without decoding."""
 
 from __future__ import annotations
 
@@ -25,10 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VideoTrack:
-    """The first video stream that is no cover picture. Sizes are pixels as coded, before rotation.
+    """The first video stream that is not a cover image.
 
-    ``rate`` is the header's frames a second, ``duration`` the header's seconds, ``unit`` the seconds of a
-    time stamp's step.
+    Attributes:
+        index: the stream's index in the file.
+        width: pixels as coded, before rotation.
+        height: pixels as coded, before rotation.
+        rate: frames a second by the header.
+        duration: seconds by the header.
+        unit: seconds of one step of a time stamp.
     """
 
     index: int
@@ -41,7 +46,7 @@ class VideoTrack:
 
 @dataclass(frozen=True)
 class AudioTrack:
-    """The first audio stream. ``sample_rate`` is in Hz, ``duration`` the header's seconds."""
+    """The first audio stream. ``sample_rate`` is in Hz, ``duration`` in seconds by the header."""
 
     index: int
     channels: int
@@ -51,7 +56,7 @@ class AudioTrack:
 
 @dataclass(frozen=True)
 class MediaFacts:
-    """The tracks of a container, and the frame times of its video as its packets tell them."""
+    """The tracks of a file, and the times of its video frames by its packets."""
 
     video: VideoTrack | None
     audio: AudioTrack | None
@@ -59,10 +64,11 @@ class MediaFacts:
 
 
 def probe(path: Path, *, sniffed: Kind, limits: DecodeLimits, with_timeline: bool = False) -> MediaFacts:
-    """Read the tracks of a file, and on demand the time of every video frame.
+    """Read the tracks of a file and, ``with_timeline``, the time of every video frame.
 
-    Raises ``CorruptMedia`` for a container that cannot be read (cut off before its index, for one) and
-    ``MediaTooLarge`` for more frames than ``limits.source_frames``.
+    Raises:
+        CorruptMedia: the file cannot be read; it may be cut off before its index.
+        MediaTooLarge: it has more frames than ``limits.source_frames``.
     """
     options = input_options(sniffed.format)
     demuxer = options.pop("f")
@@ -111,7 +117,7 @@ def _seconds(stream: VideoStream | AudioStream) -> float | None:
 
 
 def _timeline(container: InputContainer, track: VideoTrack, most: int) -> Timeline:
-    """Packet times in the order of showing, from the first. A container without any is taken as even."""
+    """Packet times in presentation order, from the first; evenly spaced if some packets have none."""
     stream = container.streams[track.index]
     stamps: list[int | None] = []
     try:
@@ -121,7 +127,7 @@ def _timeline(container: InputContainer, track: VideoTrack, most: int) -> Timeli
             if len(stamps) > most:
                 raise MediaTooLarge(f"the video has more than {most} frames")
     except (av.error.FFmpegError, OSError):
-        pass  # the file breaks off here: what came before still counts
+        pass  # the file breaks off here; the packets before this point count
     known = sorted(stamp for stamp in stamps if stamp is not None)
     if len(known) < len(stamps) or stream.time_base is None:
         rate = track.rate or 25.0

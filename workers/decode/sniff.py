@@ -1,7 +1,7 @@
-"""What media bytes are, told by the bytes alone: names and declared types lie too often.
+"""The format of media, by its bytes alone: file names and declared types are often wrong.
 
-Formats are fixed here once, and handed on by name, so that no decoder guesses again: ffmpeg's own guessing
-would take a playlist for a video and open what it names.
+The format is determined once and passed on by name, so that no decoder guesses again: ffmpeg would take a
+playlist for a video and open the files that it names.
 """
 
 from __future__ import annotations
@@ -14,9 +14,13 @@ from epd.contracts.media import Modality
 
 
 class Kind(NamedTuple):
-    """A format. ``format`` is Pillow's format name, or ffmpeg's demuxer name.
+    """A media format.
 
-    ``modality`` is what the container is usually for; ``carries`` is all that it may hold.
+    Attributes:
+        modality: what the container is usually for.
+        mime: its media type.
+        format: Pillow's name of an image format; otherwise the name of ffmpeg's demuxer.
+        carries: all that the container may hold.
     """
 
     modality: Modality
@@ -25,27 +29,27 @@ class Kind(NamedTuple):
     carries: frozenset[Modality]
 
     @classmethod
-    def image(cls, mime: str, name: str, *, moves: bool = False) -> Kind:
-        """An image for Pillow; one that can move may be read as a video as well."""
-        carries = {Modality.IMAGE, Modality.VIDEO} if moves else {Modality.IMAGE}
+    def image(cls, mime: str, name: str, *, animated: bool = False) -> Kind:
+        """An image for Pillow. A format that can be animated may also be read as a video."""
+        carries = {Modality.IMAGE, Modality.VIDEO} if animated else {Modality.IMAGE}
         return cls(Modality.IMAGE, mime, name, frozenset(carries))
 
     @classmethod
     def audio(cls, mime: str, name: str) -> Kind:
-        """A sound file for ffmpeg. A picture inside is cover art, never a video."""
+        """An audio file for ffmpeg. An image inside is cover art, never a video."""
         return cls(Modality.AUDIO, mime, name, frozenset({Modality.AUDIO}))
 
     @classmethod
     def video(cls, mime: str, name: str) -> Kind:
-        """A container for ffmpeg that may hold pictures, sound or both."""
+        """A container for ffmpeg that may hold video, audio or both."""
         return cls(Modality.VIDEO, mime, name, frozenset({Modality.VIDEO, Modality.AUDIO}))
 
 
 MAGIC: tuple[tuple[bytes, Kind], ...] = (
-    (b"\x89PNG\r\n\x1a\n", Kind.image("image/png", "PNG", moves=True)),
+    (b"\x89PNG\r\n\x1a\n", Kind.image("image/png", "PNG", animated=True)),
     (b"\xff\xd8\xff", Kind.image("image/jpeg", "JPEG")),
-    (b"GIF87a", Kind.image("image/gif", "GIF", moves=True)),
-    (b"GIF89a", Kind.image("image/gif", "GIF", moves=True)),
+    (b"GIF87a", Kind.image("image/gif", "GIF", animated=True)),
+    (b"GIF89a", Kind.image("image/gif", "GIF", animated=True)),
     (b"II*\x00", Kind.image("image/tiff", "TIFF")),
     (b"MM\x00*", Kind.image("image/tiff", "TIFF")),
     (b"BM", Kind.image("image/bmp", "BMP")),
@@ -61,7 +65,7 @@ MAGIC: tuple[tuple[bytes, Kind], ...] = (
 )
 
 RIFF_FORMS: dict[bytes, Kind] = {
-    b"WEBP": Kind.image("image/webp", "WEBP", moves=True),
+    b"WEBP": Kind.image("image/webp", "WEBP", animated=True),
     b"WAVE": Kind.audio("audio/wav", "wav"),
     b"AVI ": Kind.video("video/x-msvideo", "avi"),
 }
@@ -76,7 +80,7 @@ BRANDS: dict[bytes, Kind] = {
     b"qt  ": Kind.video("video/quicktime", "mov"),
 }
 HEIF_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"})
-#: Boxes that start a QuickTime file without a file type box.
+#: Boxes with which a QuickTime file without a file type box starts.
 MP4_BOXES = frozenset({b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot"})
 
 TEXT_MARKS: tuple[tuple[bytes, str], ...] = (
@@ -93,18 +97,25 @@ TEXT_MARKS: tuple[tuple[bytes, str], ...] = (
 )
 
 
+#: First bytes of a file that are looked at.
 _HEAD = 4096
+#: Bytes of a packet of an MPEG transport stream.
 _TS_PACKET = 188
 
 
 def sniff(path: Path) -> Kind:
-    """Tell the type of a file; raises ``EmptyMedia`` or ``UnsupportedMedia``."""
+    """The format of a file.
+
+    Raises:
+        EmptyMedia: the file holds no bytes.
+        UnsupportedMedia: its format is unknown or not decoded.
+    """
     with path.open("rb") as file:
         return sniff_bytes(file.read(_HEAD))
 
 
 def sniff_bytes(head: bytes) -> Kind:
-    """Tell the type from the first bytes (4096 suffice); raises ``EmptyMedia`` or ``UnsupportedMedia``."""
+    """The format by the first bytes of a file, of which 4096 are enough; raises as ``sniff``."""
     if not head:
         raise EmptyMedia("the media holds no bytes")
     kind = _by_container(head) or _by_magic(head) or _by_frames(head)
@@ -118,7 +129,7 @@ def _by_magic(head: bytes) -> Kind | None:
 
 
 def _by_container(head: bytes) -> Kind | None:
-    """Containers that tell their content a few bytes in."""
+    """Containers whose content is named a few bytes after the start."""
     if head.startswith((b"RIFF", b"RF64")):
         return RIFF_FORMS.get(head[8:12])
     if head.startswith(b"OggS"):
@@ -141,7 +152,7 @@ def _is_ogg_audio(head: bytes) -> bool:
 
 
 def _by_brand(head: bytes) -> Kind:
-    """ISO base media (ISO/IEC 14496-12, 4.3): the major brand first, then the compatible ones."""
+    """ISO base media (ISO/IEC 14496-12, 4.3): by the major brand, then by the compatible ones."""
     size = min(max(int.from_bytes(head[:4], "big"), 16), len(head))
     brands = [head[8:12], *(head[i : i + 4] for i in range(16, size - 3, 4))]
     known = next((BRANDS[brand] for brand in brands if brand in BRANDS), None)
@@ -166,7 +177,7 @@ def _by_frames(head: bytes) -> Kind | None:
 
 
 def _refusal(head: bytes) -> str:
-    """Why unknown bytes are refused, naming what they look like."""
+    """Why these bytes are refused: what they look like, if that is known."""
     text = head.lstrip(b"\xef\xbb\xbf\xff\xfe \t\r\n").lower()
     if b"<svg" in text and text.startswith(b"<"):
         return "SVG images are not decoded; send a raster image"

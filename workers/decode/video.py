@@ -1,12 +1,14 @@
 """Decode sampled frames of a video with ffmpeg: upright uint8 RGB at the video's own size.
 
-Packets tell the frame times beforehand, so that one decode pass picks the frames and only those leave
-ffmpeg. Packets and frames need not agree (hidden frames, broken starts), so the frames that the decoder
-really showed are counted in the same pass; where they ask for other frames, a second pass takes those.
-Room for the frames is held before a pass, by the header's frame size; a pass cannot write more than that.
-Where the frames turn out larger than the header says, the pass is run again with more room.
-Where the decoder met errors, a further pass leaves faulty frames out: patched-up ones differ from run to
-run, and equal bytes must give equal embeddings.
+Usually one pass is enough: packets give the frame times beforehand, so ffmpeg outputs only the chosen frames.
+There are three reasons for another pass:
+
+* The decoded frames are not those of the packets (hidden frames, broken starts) and ask for another choice.
+  Every pass therefore counts the frames that the decoder outputs.
+* The frames are larger than the header says. Space is reserved for the header's frame size before a pass, and
+  a pass cannot write more than that, so the next one reserves more.
+* The decoder reported errors. The next pass leaves out faulty frames: concealed errors differ from run to
+  run, and equal bytes must give equal embeddings.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ from epd.contracts.embedding import VideoRules
 from epd.contracts.errors import BlobSpaceFull, CorruptMedia, EmptyMedia, MediaTooLarge, UnsupportedMedia
 from workers.decode.ffmpeg import FfmpegRun, file_argument, input_options, report_to, run_ffmpeg
 from workers.decode.probe import MediaFacts, VideoTrack, probe
-from workers.decode.sampling import FrameLog, SampledFrames, Timeline, choose_frames, telling_filters
+from workers.decode.sampling import FrameLog, SampledFrames, Timeline, choose_frames, report_filters
 from workers.decode.sniff import Kind
 from workers.limits import DecodeLimits, write_all
 
+#: Most passes over one video.
 _PASSES = 4
+#: Most terms in a leaf of ``pick_expression``.
 _LEAF = 8
 _SLACK = 0.5  # seconds by which a header's duration may be off without anything missing
 
@@ -33,10 +37,15 @@ _SLACK = 0.5  # seconds by which a header's duration may be off without anything
 def sample_video(
     path: Path, *, sniffed: Kind, rules: VideoRules, limits: DecodeLimits, out: Path
 ) -> SampledFrames:
-    """Write the frames that ``rules`` take to ``out``.
+    """Write the frames that ``rules`` choose to ``out``, as uint8 RGB [frames, height, width, 3].
 
-    Raises ``UnsupportedMedia`` without a video stream, ``EmptyMedia`` without a frame, ``CorruptMedia``,
-    ``MediaTooLarge`` (seconds, frames, bytes of all sampled frames), ``DecodeTimeout``, ``BlobSpaceFull``.
+    Raises:
+        UnsupportedMedia: there is no video stream, or the frame size changes within it.
+        EmptyMedia: the stream holds no frame.
+        CorruptMedia: it cannot be decoded, or differently each time.
+        MediaTooLarge: more seconds, frames, pixels a frame or bytes of sampled frames than ``limits`` allow.
+        DecodeTimeout: all passes together took longer than ``limits.timeout``.
+        BlobSpaceFull: space for the frames cannot be reserved.
     """
     deadline = time.monotonic() + limits.timeout
     facts = probe(path, sniffed=sniffed, limits=limits, with_timeline=True)
@@ -60,7 +69,7 @@ def sample_video(
 
 @dataclass(frozen=True)
 class _Decoder:
-    """One video to decode, once or more often. ``frame_bytes``: what one frame is taken for."""
+    """One video to decode. ``frame_bytes`` is the assumed size of one raw frame."""
 
     path: Path
     sniffed: Kind
@@ -70,23 +79,23 @@ class _Decoder:
     frame_bytes: int
 
     def decode(self, chosen: tuple[int, ...], deadline: float, *, steady: bool) -> tuple[FfmpegRun, FrameLog]:
-        """One pass. ``steady`` leaves out faulty frames: how a decoder patches those up is chance."""
-        room = self._room(len(chosen))
+        """One pass. With ``steady``, frames with errors are left out: how a decoder conceals them varies."""
+        nbytes = self._reserve(len(chosen))
         log = FrameLog(most=self.limits.source_frames, unit=self.track.unit)
         with report_to(log.read_message, log.read_report) as report:
-            filters = telling_filters(report.fd, pick_expression(tuple(sorted(set(chosen)))))
+            filters = report_filters(report.fd, pick_expression(tuple(sorted(set(chosen)))))
             run = run_ffmpeg(
-                self.arguments(filters, room, steady=steady),
+                self.arguments(filters, nbytes, steady=steady),
                 out=self.out,
                 timeout=deadline - time.monotonic(),
                 report=report,
             )
         if run.is_disk_full:
-            raise BlobSpaceFull("no room left for media in the blob directory")
+            raise BlobSpaceFull("no space left for media in the blob directory")
         return run, log
 
-    def _room(self, count: int) -> int:
-        """Bytes that so many frames take, held for them."""
+    def _reserve(self, count: int) -> int:
+        """Reserve space for this many frames; returns its bytes."""
         nbytes = self.frame_bytes * count
         if nbytes > self.limits.frame_bytes:
             raise MediaTooLarge(
@@ -96,9 +105,12 @@ class _Decoder:
         self.limits.hold(nbytes)
         return nbytes
 
-    def arguments(self, filters: str, room: int, *, steady: bool) -> list[str]:
-        """The ffmpeg arguments: one stream through ``filters`` to raw RGB, no frame added or dropped."""
-        # A frame larger than its header says is refused by the decoder, too.
+    def arguments(self, filters: str, nbytes: int, *, steady: bool) -> list[str]:
+        """The ffmpeg arguments: one stream through ``filters`` to raw RGB, with no frame added or dropped.
+
+        Output beyond ``nbytes`` is cut, so that no file can fill the disk.
+        """
+        # The decoder also refuses a frame that is larger than the header says.
         options: dict[str, str | int] = {"max_pixels": self.limits.image_pixels}
         if steady:
             options |= {"threads": 1, "err_detect": "explode"}
@@ -110,15 +122,14 @@ class _Decoder:
             fps_mode="passthrough",
             f="rawvideo",
             pix_fmt="rgb24",
-            # Whatever the file does, it cannot fill the disk.
-            fs=room + 1,
+            fs=nbytes + 1,
         )
         arguments: list[str] = output.get_args()
         return arguments
 
 
 def _checked_track(facts: MediaFacts, limits: DecodeLimits) -> VideoTrack:
-    """The video track, after every check that needs no decoding."""
+    """The video track, after all checks that need no decoding."""
     if facts.video is None:
         raise UnsupportedMedia("the file has no video stream")
     seconds = max(facts.video.duration or 0.0, facts.timeline.span)
@@ -132,9 +143,9 @@ def _checked_track(facts: MediaFacts, limits: DecodeLimits) -> VideoTrack:
 
 
 def pick_expression(indices: tuple[int, ...]) -> str:
-    """An ffmpeg expression that is true for these rising frame numbers: a search tree with small leaves.
+    """An ffmpeg expression that is true for these ascending frame numbers: a search tree with small leaves.
 
-    A plain sum of hundreds of terms is deeper than ffmpeg's parser goes, and slow for every frame.
+    A plain sum of hundreds of terms is too deep for ffmpeg's parser, and slow for every frame.
     """
     if len(indices) <= _LEAF:
         return "+".join(f"eq(n,{index})" for index in indices)
@@ -165,7 +176,7 @@ def _result(
 
 
 def _repeat_frames(out: Path, chosen: tuple[int, ...], frame_bytes: int) -> None:
-    """Check the file's size, then write a frame that was chosen more than once as often as it was chosen."""
+    """Check the file's size, then repeat each frame that was chosen more than once."""
     once = sorted(set(chosen))
     if out.stat().st_size != len(once) * frame_bytes:
         raise CorruptMedia("ffmpeg returned another number of frames than it was asked for")
@@ -173,7 +184,7 @@ def _repeat_frames(out: Path, chosen: tuple[int, ...], frame_bytes: int) -> None
         return
     place = {index: number for number, index in enumerate(once)}
     with out.open("r+b") as file:
-        # From the end, so that a frame is moved before its place is taken.
+        # From the end, so that each frame is read before it is overwritten.
         for number in range(len(chosen) - 1, -1, -1):
             file.seek(place[chosen[number]] * frame_bytes)
             frame = file.read(frame_bytes)

@@ -1,1 +1,1 @@
-"""Downloads: what faces the network. Parses nothing."""
+"""Downloads. The only code that faces the network on behalf of a request; it parses no media."""

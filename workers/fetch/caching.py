@@ -1,7 +1,7 @@
-"""What an answer says of its own reuse: for how long, and how to ask later whether it still holds.
+"""What an answer's headers say about its reuse: for how long it is fresh, and how to revalidate it.
 
-Source: RFC 9110 (validators, 8.8 and 13) and RFC 9111 (freshness, 4.2 and 5.2). Nothing here keeps a body:
-what is remembered of a URL is the digest of its bytes, and these rules say when that may be believed.
+Source: RFC 9110 (validators, 8.8 and 13) and RFC 9111 (freshness, 4.2 and 5.2). No body is stored here. A
+memo of a URL holds the digest of its bytes, and these rules say for how long the memo is valid.
 """
 
 from __future__ import annotations
@@ -11,13 +11,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
-#: What an entity tag may look like, quoted or not; longer ones would be paid for with every remembered URL.
+#: An entity tag, quoted or not, of at most 512 characters: a longer one would make every memo large.
 _TAG = re.compile(r"[\x21-\x7e\x80-\xff]{1,512}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reuse:
-    """``max_age`` is seconds for which the answer may be believed unasked; None: it does not say."""
+    """How an answer may be reused.
+
+    Attributes:
+        etag: entity tag to revalidate with.
+        last_modified: HTTP date to revalidate with.
+        max_age: seconds for which the answer is fresh; None if it does not say.
+    """
 
     etag: str | None = None
     last_modified: str | None = None
@@ -25,11 +31,11 @@ class Reuse:
 
 
 def reuse_of(headers: Mapping[str, str]) -> Reuse:
-    """Read an answer's headers.
+    """Read the headers of an answer.
 
-    ``no-store`` leaves nothing to ask with, so that the next request downloads anew. An entity tag is taken
-    alone: a server that looks at the date instead of it could not tell two changes in one second apart. For
-    the same reason a date alone counts only when it was over a second old as it was sent.
+    After ``no-store`` there is nothing to revalidate with, so the next request downloads again. Next to an
+    entity tag the date is left out: a server that compares dates instead could not distinguish two changes
+    within one second. For the same reason a date counts only if it was over a second old when it was sent.
     """
     directives = dict(_directives(headers.get("Cache-Control", "")))
     if "no-store" in directives:
@@ -48,9 +54,10 @@ def _directives(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _max_age(headers: Mapping[str, str], directives: Mapping[str, str]) -> float | None:
-    """Several requests share what is remembered, so ``s-maxage`` goes before ``max-age``.
+    """Seconds for which an answer is fresh; None if it does not say.
 
-    Requests are all alike, so of ``Vary`` only ``*`` matters: it fits no later request.
+    A memo is shared by many requests, so ``s-maxage`` precedes ``max-age``. All requests have the same
+    headers, so the only ``Vary`` that matters is ``*``, which matches no later request.
     """
     if "no-cache" in directives or headers.get("Vary", "").strip() == "*":
         return 0.0
@@ -71,7 +78,7 @@ def _settled_date(headers: Mapping[str, str]) -> str | None:
 
 
 def _moment(text: str | None) -> float | None:
-    """Unix seconds of an HTTP date; None where there is none or it cannot be read."""
+    """Unix seconds of an HTTP date; None if there is none or it cannot be parsed."""
     try:
         return None if text is None else parsedate_to_datetime(text).timestamp()
     except (ValueError, OverflowError):

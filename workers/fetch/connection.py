@@ -1,7 +1,7 @@
 """HTTP connections that dial only checked addresses and can be cut at a deadline.
 
-The look-up and the check happen where the socket is opened, so there is no second look-up to fool. Host
-header, TLS server name and certificate check still use the name of the URL.
+The name is resolved and checked where the socket is opened, so no second look-up can return another address.
+Host header, TLS server name and certificate check still use the name of the URL.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from workers.limits import FetchLimits
 
 @dataclass
 class Exchange:
-    """The one request that a thread is busy with: its target, limits, deadline and open socket."""
+    """The request that a thread is making. ``deadline`` is in monotonic seconds, ``tap`` the open socket."""
 
     target: Target
     limits: FetchLimits
@@ -37,19 +37,19 @@ class Exchange:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def remaining(self) -> float:
-        """Seconds left; raises ``SourceTimeout`` when there are none."""
+        """Seconds until the deadline; raises ``SourceTimeout`` once it has passed."""
         left = self.deadline - time.monotonic()
         if left <= 0 or self.expired:
             raise SourceTimeout("the download took longer than its total time limit")
         return left
 
     def watch(self, tap: socket.socket) -> None:
-        """Name the socket that the deadline shuts down."""
+        """Set the socket that is shut down at the deadline."""
         with self._lock:
             self.tap = tap
 
     def cut(self) -> None:
-        """End the transfer, whatever its thread waits for: headers, a handshake or the body."""
+        """End the transfer, whether its thread waits for a handshake, headers or the body."""
         with self._lock:
             self.expired = True
             if self.tap is not None:
@@ -62,7 +62,7 @@ _here = threading.local()
 
 @contextlib.contextmanager
 def exchange(target: Target, limits: FetchLimits, deadline: float) -> Iterator[Exchange]:
-    """Run one request of this thread; its socket is shut down when ``deadline`` (monotonic) passes."""
+    """Make one request in this thread; its socket is shut down at ``deadline``, in monotonic seconds."""
     current = Exchange(target=target, limits=limits, deadline=deadline)
     timer = threading.Timer(current.remaining(), current.cut)
     timer.daemon = True
@@ -76,7 +76,7 @@ def exchange(target: Target, limits: FetchLimits, deadline: float) -> Iterator[E
 
 
 class _CheckedDial:
-    """Mixed into urllib3's connections: opens sockets through the guard and sends the target as written."""
+    """Mixin for urllib3's connections: dials only checked addresses and sends the path as it was written."""
 
     host: str
     port: int
@@ -93,7 +93,7 @@ class _CheckedDial:
         return sock
 
     def request(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
-        """Send the request with the URL's own bytes: signed URLs do not survive re-quoting."""
+        """Send the path as the URL has it: quoting it again would break signed URLs."""
         current: Exchange = _here.exchange
         if self._tap is not None:
             current.watch(self._tap)
@@ -108,7 +108,7 @@ class _CheckedDial:
 
 
 def _first_open(connection: Any, addresses: tuple[str, ...], wait: float) -> socket.socket:
-    """Dial the addresses in turn within ``wait`` seconds for all of them together."""
+    """Try the addresses in order, for ``wait`` seconds in all."""
     end = time.monotonic() + wait
     failure: OSError | None = None
     for address in addresses:
@@ -125,7 +125,7 @@ def _first_open(connection: Any, addresses: tuple[str, ...], wait: float) -> soc
 
 
 def _open(address: str, port: int, timeout: float) -> socket.socket:
-    """Connect to a numeric address. ``socket.create_connection`` would ask the resolver once more."""
+    """Connect to a numeric address. ``socket.create_connection`` would call the resolver again."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -155,22 +155,22 @@ class _TlsPool(HTTPSConnectionPool):
 
 
 class CheckedAdapter(requests.adapters.HTTPAdapter):
-    """A requests adapter whose connections go through the guard; few are kept open."""
+    """A requests adapter that dials only checked addresses and keeps few connections open."""
 
     def __init__(self) -> None:
         super().__init__(pool_connections=4, pool_maxsize=1, max_retries=0)
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        """Use our connection classes."""
+        """Use the checked connection classes."""
         super().init_poolmanager(*args, **kwargs)
         manager: PoolManager = self.poolmanager
         manager.pool_classes_by_scheme = {"http": _PlainPool, "https": _TlsPool}
 
 
 def thread_session(allow_hosts: tuple[str, ...]) -> requests.Session:
-    """This thread's session. It reads no proxy, netrc or certificate setting from the environment.
+    """This thread's session, which reads no proxy, netrc or certificate setting from the environment.
 
-    A connection that was opened under another allow list is never used again.
+    A connection that was opened under another allow list is never reused.
     """
     if getattr(_here, "policy", None) != allow_hosts:
         previous: requests.Session | None = getattr(_here, "session", None)

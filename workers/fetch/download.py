@@ -1,7 +1,7 @@
-"""Fetch a URL into an open file while hashing it: bounded in bytes, hops, tries and time.
+"""Download a URL into an open file and hash it, with limits on bytes, redirects, tries and time.
 
-Retried are failed connections, short bodies and the answers 408, 429 and 5xx. ``Retry-After`` is honoured
-where the total time limit allows it. Every hop of a redirect is checked like the first URL.
+Failed connections, short bodies and the answers 408, 429 and 5xx are retried; ``Retry-After`` is honoured
+within the total time limit. Every redirect is checked like the first URL.
 """
 
 from __future__ import annotations
@@ -36,16 +36,23 @@ from workers.limits import FetchLimits
 
 logger = logging.getLogger(__name__)
 
+#: Seconds before the first retry, doubled for each further one.
 _FIRST_BACKOFF = 0.2
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_AGAIN = frozenset({408, 429})
+#: Statuses that are retried, besides 5xx.
+_RETRIED = frozenset({408, 429})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Downloaded:
-    """What came. ``digest`` is the sha256 hex of the ``nbytes`` written; empty and 0 on ``not_modified``.
+    """The result of a download.
 
-    ``answered_by`` is the source key of the URL that answered, behind all redirects.
+    Attributes:
+        digest: sha256 of the body in hex; empty if ``not_modified``.
+        nbytes: bytes written; 0 if ``not_modified``.
+        reuse: what the headers say about reuse.
+        answered_by: source key of the URL that answered, after all redirects.
+        not_modified: the server answered 304.
     """
 
     digest: str
@@ -57,10 +64,10 @@ class Downloaded:
 
 @dataclass(frozen=True, kw_only=True)
 class Validators:
-    """What an earlier answer said of itself; sent along so that the server may answer 304.
+    """Validators of an earlier answer, with which the server may answer 304.
 
-    They go to the URL that gave them alone: behind a redirect that points elsewhere now, an equal tag may
-    stand for other bytes.
+    They are sent only to the URL that gave them: where a redirect now leads elsewhere, an equal tag may stand
+    for other bytes.
     """
 
     answered_by: str
@@ -78,11 +85,20 @@ class Validators:
 def download(
     url: str, *, into: BinaryIO, limits: FetchLimits, validators: Validators | None = None
 ) -> Downloaded:
-    """Fetch ``url`` and write its body to ``into``, an empty seekable file opened for binary writing.
+    """Download ``url``.
 
-    Raises ``InvalidRequest`` or ``SourceRefused`` for the URL, ``SourceRejected`` for a final answer that is
-    no media, ``MediaTooLarge`` over ``max_bytes``, ``SourceUnavailable`` or ``SourceTimeout`` when the tries
-    or the time have run out, ``BlobSpaceFull`` when the file cannot grow.
+    Args:
+        url: an http or https URL.
+        into: an empty seekable file, opened for binary writing, that receives the body.
+        limits: see ``FetchLimits``; its ``total_timeout`` bounds all tries together.
+        validators: what an earlier answer of the URL gave.
+
+    Raises:
+        InvalidRequest, SourceRefused: the URL, or one that it redirects to, is not downloaded.
+        SourceRejected: the final answer is not media.
+        MediaTooLarge: the body is larger than ``limits.max_bytes``.
+        SourceUnavailable, SourceTimeout: the tries or the time ran out.
+        BlobSpaceFull: the file cannot grow.
     """
     deadline = time.monotonic() + limits.total_timeout
     for tried in range(limits.retries + 1):
@@ -98,7 +114,7 @@ def download(
 
 
 def _pause(tried: int, fault: SourceFault) -> float:
-    """Seconds before the next try: what the server asked for, else doubling with jitter."""
+    """Seconds before the next try: what the server asked for, or a doubling pause with jitter."""
     if fault.retry_after is not None:
         return fault.retry_after
     return _FIRST_BACKOFF * (1 << tried) * random.uniform(0.5, 1.0)
@@ -124,7 +140,7 @@ def _one_try(
 
 
 def _ask(current: Exchange, conditions: Mapping[str, str]) -> requests.Response:
-    """Send the request, by the adapter itself: ``Session.send`` would read a redirect's whole body."""
+    """Send the request through the adapter: ``Session.send`` would read the whole body of a redirect."""
     session = thread_session(current.limits.allow_hosts)
     # Media does not compress, and what is not compressed cannot be a compression bomb.
     headers = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "epd", **conditions}
@@ -143,7 +159,7 @@ def _ask(current: Exchange, conditions: Mapping[str, str]) -> requests.Response:
 
 
 def as_fault(error: Exception, current: Exchange) -> SourceFault:
-    """The fault that a failed exchange stands for; its text holds nothing of the URL."""
+    """The fault of a failed exchange. Its text contains nothing of the URL."""
     current.remaining()
     slow = (requests.Timeout, urllib3.exceptions.TimeoutError, TimeoutError)
     if isinstance(error, slow):
@@ -156,15 +172,15 @@ def _next_hop(answer: requests.Response, target: Target) -> str:
     if not location:
         raise SourceRejected("a redirect without a location")
     try:
-        # http.client hands header bytes on as Latin-1; browsers read them as UTF-8.
+        # http.client decodes header bytes as Latin-1; browsers read them as UTF-8.
         return urljoin(target.url, location.encode("latin-1").decode("utf-8", "replace"))
     except ValueError:
-        raise SourceRefused("a redirect to something that is no URL") from None
+        raise SourceRefused("a redirect to something that is not a URL") from None
 
 
 def _take(answer: requests.Response, current: Exchange, into: BinaryIO, *, conditional: bool) -> Downloaded:
     status = answer.status_code
-    if status in _AGAIN or status >= 500:
+    if status in _RETRIED or status >= 500:
         raise SourceUnavailable(f"the server answered {status}", retry_after=delay_of(answer.headers))
     if status == 304 and not conditional:
         raise SourceRejected("the server answered 304 to a request without conditions")

@@ -1,7 +1,7 @@
 """Which addresses a download may dial: the guard against requests into our own network (SSRF).
 
-A URL is judged by the addresses that its host resolves to, never by its spelling, so that every other way
-to write 127.0.0.1 is caught by the resolver itself. The addresses that pass are the ones that get dialled.
+A URL is judged by the addresses that its host resolves to, never by its spelling, so every other way to
+write 127.0.0.1 is caught too. Only addresses that passed the check are dialled.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from epd.contracts.errors import InvalidRequest, SourceRefused, SourceTimeout, S
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+#: Characters of the longest URL.
 _MAX_URL = 8192
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-# Some parsers drop white space and control characters, some keep them; a backslash is a slash to some.
+# Parsers disagree on white space and control characters, and some take a backslash for a slash.
 _AMBIGUOUS = re.compile(r"[\x00-\x20\x7f\\]")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _ASCII_PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
@@ -27,7 +28,7 @@ _ASCII_PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 
 @dataclass(frozen=True)
 class Target:
-    """A checked URL: what to dial, and the request target exactly as it was written."""
+    """A checked URL: host and port to dial, and the request's path exactly as it was written."""
 
     url: str
     scheme: str
@@ -37,7 +38,12 @@ class Target:
 
 
 def check_url(url: str) -> Target:
-    """Take a URL apart; raise ``SourceRefused`` for what is never fetched, ``InvalidRequest`` otherwise."""
+    """Parse a URL.
+
+    Raises:
+        SourceRefused: such a URL is never downloaded.
+        InvalidRequest: the URL cannot be parsed.
+    """
     if len(url) > _MAX_URL or _AMBIGUOUS.search(url):
         raise InvalidRequest("the URL is too long or holds white space, control characters or a backslash")
     try:
@@ -64,14 +70,14 @@ def check_url(url: str) -> Target:
 
 
 def is_allowed_host(host: str, port: int, allow_hosts: tuple[str, ...]) -> bool:
-    """Whether the allow list names this host, with this port or without one."""
+    """Whether the allow list names this host, with this port or without a port."""
     name = host.lower().strip("[]")
     spellings = {name, f"{name}:{port}", f"[{name}]:{port}"}
     return any(entry.lower() in spellings for entry in allow_hosts)
 
 
 def is_public(address: IpAddress) -> bool:
-    """Whether an address belongs to the public internet, also inside an IPv6 wrapping of IPv4."""
+    """Whether an address is on the public internet; an IPv4 address inside an IPv6 one is checked itself."""
     if isinstance(address, ipaddress.IPv6Address):
         inner = _wrapped(address)
         if inner is not None:
@@ -93,11 +99,15 @@ def _wrapped(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
 
 
 def look_up(host: str, port: int, *, allow_hosts: tuple[str, ...], timeout: float) -> tuple[str, ...]:
-    """Resolve ``host`` once and return addresses that may be dialled, in the resolver's order.
+    """Resolve ``host`` once, within ``timeout`` seconds.
 
-    Raises ``SourceRefused`` when any of them is not public and the host is not allowed: a mixed answer is
-    how a rebinding server gets one through. Raises ``SourceUnavailable`` or ``SourceTimeout`` for a name that
-    does not resolve.
+    Returns:
+        The addresses that may be dialled, in the resolver's order.
+
+    Raises:
+        SourceRefused: an address is not public and the host is not on the allow list. One such address is
+            enough, since a mixed answer is how a rebinding server gets a private address through.
+        SourceUnavailable, SourceTimeout: the name does not resolve.
     """
     found = _resolve(host, port, timeout=timeout)
     if is_allowed_host(host, port, allow_hosts):
@@ -109,7 +119,7 @@ def look_up(host: str, port: int, *, allow_hosts: tuple[str, ...], timeout: floa
 
 
 def _resolve(host: str, port: int, *, timeout: float) -> tuple[str, ...]:
-    # getaddrinfo takes no deadline, so it runs beside us; the resolver's own limits end a thread left behind.
+    # getaddrinfo takes no timeout, so it runs in a thread. The resolver's own limits end it at last.
     answer: list[tuple[str, ...] | Exception] = []
 
     def ask() -> None:

@@ -1,4 +1,4 @@
-"""Copy the body of an answer to a file, piece by piece, within its bounds; read ``Retry-After``."""
+"""Copy the body of an answer to a file within the limits of its download, and parse ``Retry-After``."""
 
 from __future__ import annotations
 
@@ -18,22 +18,29 @@ from workers.limits import write_all
 if TYPE_CHECKING:
     from hashlib import _Hash
 
+#: Most bytes of one read.
 _PIECE = 1 << 18
-#: Room that is held at once for a body of unknown length; each time it is used up, it is doubled.
-_FIRST_ROOM = 4 * _PIECE
-#: What is undone, and what changes nothing (object stores leave ``aws-chunked`` on finished uploads).
+#: Bytes reserved first for a body of unknown length; the reservation doubles each time it is used up.
+_FIRST_RESERVE = 4 * _PIECE
+#: Codings that urllib3 decodes or that change nothing: object stores leave ``aws-chunked`` on uploads.
 _CODINGS = frozenset({"gzip", "x-gzip", "deflate", "identity", "aws-chunked", ""})
 
 
 def copy_body(answer: requests.Response, current: Exchange, into: BinaryIO, hasher: _Hash) -> int:
-    """Write the decoded body to ``into`` and feed ``hasher``; return its length in bytes.
+    """Write the decoded body to ``into`` and feed it to ``hasher``.
 
-    Raises ``MediaTooLarge`` at once when the stated or the real length is over the limit, ``SourceTimeout``
-    at the deadline, ``SourceRejected`` for a content coding that does not decode, ``BlobSpaceFull`` when its
-    room cannot be held, and urllib3's own errors for a connection that breaks off.
+    Returns:
+        The length of the body in bytes.
+
+    Raises:
+        MediaTooLarge: the stated or the real length is over the limit.
+        SourceTimeout: the deadline passed.
+        SourceRejected: the content coding is unknown or does not decode.
+        BlobSpaceFull: space for the body cannot be reserved.
+        urllib3.exceptions.HTTPError: the connection broke off.
     """
     limit = current.limits.max_bytes
-    held = _checked_length(answer.headers, limit) or min(_FIRST_ROOM, limit)
+    held = _checked_length(answer.headers, limit) or min(_FIRST_RESERVE, limit)
     current.limits.hold(held)
     nbytes = 0
     while piece := _next_piece(answer.raw):
@@ -52,7 +59,7 @@ def copy_body(answer: requests.Response, current: Exchange, into: BinaryIO, hash
 
 
 def _next_piece(raw: urllib3.HTTPResponse) -> bytes:
-    """What one read of the socket brings, so that dripping bytes cannot hold us past the deadline."""
+    """The result of one read of the socket, so that a slow drip of bytes cannot outlast the deadline."""
     while True:
         try:
             piece = raw.read1(_PIECE, decode_content=True)
@@ -63,16 +70,16 @@ def _next_piece(raw: urllib3.HTTPResponse) -> bytes:
 
 
 def _is_done(raw: urllib3.HTTPResponse) -> bool:
-    """Whether an empty read is the end, not a decoder that waits for more input."""
+    """Whether an empty read is the end of the body, and not a decoder that needs more input."""
     source = raw._original_response
     return raw.closed or source is None or source.isclosed()
 
 
 def _checked_length(headers: Mapping[str, str], limit: int) -> int:
-    """The stated length in bytes, 0 where there is none."""
+    """The stated length in bytes; 0 if there is none."""
     codings = {coding.strip().lower() for coding in headers.get("Content-Encoding", "").split(",")}
     if not codings <= _CODINGS:
-        # An unknown coding would be handed on as it is, and hashed as if it were the media.
+        # urllib3 would return an unknown coding undecoded, and it would be hashed as if it were the media.
         raise SourceRejected("the body has a content coding that was not asked for")
     stated = headers.get("Content-Length", "")
     length = int(stated[:20]) if stated.isdecimal() else 0
