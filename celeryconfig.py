@@ -14,9 +14,9 @@ from tasks.queues import FETCH, PRIORITY_STEPS, QUEUES
 
 _settings = settings()
 
-#: Time for a second track, for hashing and for publishing on top of one ffmpeg run, in seconds.
+#: Seconds for hashing and publishing, in addition to the decode timeout of two tracks.
 _DECODE_SLACK = 15.0
-#: Between the soft limit (the item fails cleanly) and the hard one (the child is killed), in seconds.
+#: Seconds between the soft limit, at which the item fails, and the hard one, at which the child is killed.
 _HARD_SLACK = 15.0
 
 # broker
@@ -30,7 +30,7 @@ broker_transport_options = {
     "poison_hook": "tasks.poison:on_poison",
 }
 
-# queues: name, exchange and routing key are one, or a message would reach every queue of the default exchange
+# queues: name, exchange and routing key are equal, or a message would reach all queues of one exchange
 task_queues = [Queue(name, Exchange(name), routing_key=name) for name in QUEUES]
 task_routes = {f"epd.{name}": {"queue": name, "routing_key": name} for name in QUEUES}
 task_default_queue = task_default_exchange = task_default_routing_key = FETCH
@@ -48,7 +48,7 @@ task_publish_retry_policy = {
     "interval_max": 1.0,
 }
 
-# results: a job's state is our own record, so Celery stores none. Flower lives on events alone.
+# results: the state of a job is in our store, so Celery stores none. Flower needs events only.
 result_backend = None
 task_ignore_result = True
 task_store_errors_even_if_ignored = False
@@ -56,7 +56,7 @@ task_store_errors_even_if_ignored = False
 # at least once: a message is acked when its work is done, and given back when its child is killed
 task_acks_late = True
 task_reject_on_worker_lost = True
-#: Seconds in which a result of a dead child may still arrive; then its message is given back.
+#: Seconds in which the result of a dead child may still arrive; then its message is given back.
 worker_lost_wait = 1.0
 task_acks_on_failure = True
 task_acks_on_timeout = True
@@ -74,10 +74,10 @@ worker_hijack_root_logger = True
 worker_redirect_stdouts = False
 worker_log_format = "%(asctime)s %(levelname)s %(processName)s %(name)s %(message)s"
 worker_task_log_format = worker_log_format
-#: A child that leaks is replaced; the figure is far above what one item needs to be amortised over.
+#: A child is replaced after this many tasks, in case it leaks; the cost of a new one hardly counts then.
 worker_max_tasks_per_child = 2000
 
-# a hung decode ends: first as ``decode_timeout`` of its item, then by force (prefork children only)
+# a decode that hangs: first its item fails with ``decode_timeout``, then the (prefork) child is killed
 task_annotations = {
     "epd.decode": {
         "soft_time_limit": 2 * _settings.decode_timeout + _DECODE_SLACK,

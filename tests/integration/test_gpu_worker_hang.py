@@ -107,7 +107,7 @@ def test_a_hang_that_keeps_the_interpreters_lock_ends_too(line: EncodeLine) -> N
 def test_a_frozen_worker_is_not_taken_for_a_hung_one(line: EncodeLine) -> None:
     process = ready(line, EPD_BATCH_TIMEOUT="6")
     process.send_signal(signal.SIGSTOP)
-    time.sleep(4)  # longer than the heart may be silent; half the limit
+    time.sleep(4)  # longer than the heartbeat may be silent; half the limit
     process.send_signal(signal.SIGCONT)
     messages = line.messages(4)
     line.publish(messages)
