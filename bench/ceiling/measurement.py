@@ -24,7 +24,7 @@ from epd.processes import die_with_parent
 from epd.settings import Settings, child_environment
 from epd.store.open import open_store
 from epd.store.store import Store
-from tasks.transport import keys as broker_keys
+from tasks.transport import keys
 from tasks.transport.keys import ring
 
 _TICK = 0.02
@@ -36,8 +36,8 @@ _STOCK_UNACKED = "unacked"
 
 def held_by_ours(client: redis.Redis) -> int:
     """Messages in the unacked hashes of our transport."""
-    sessions: Any = client.hkeys(broker_keys.SESSIONS)
-    counts: list[Any] = [client.hlen(broker_keys.unacked(name.decode())) for name in sessions]
+    sessions: Any = client.hkeys(keys.SESSIONS)
+    counts: list[Any] = [client.hlen(keys.unacked(name.decode())) for name in sessions]
     return sum(counts)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from epd.contracts.job import PartId
 from epd.contracts.messages import DecodeMessage, EncodeMessage, FetchMessage
-from tasks.transport import keys as broker_keys
+from tasks.transport import keys
 from tasks.transport.liveness import parse_mark
 from tasks.transport.poison import PoisonMessage
 from tests.chaos.notices import Part
@@ -14,17 +14,17 @@ from tests.chaos.server import Server
 def held_by(broker: Server, pid: int) -> set[Part]:
     """The parts whose messages the sessions of a process hold."""
     held: set[Part] = set()
-    for session, descriptor in broker.client.hgetall(broker_keys.SESSIONS).items():
+    for session, descriptor in broker.client.hgetall(keys.SESSIONS).items():
         mark = parse_mark(descriptor.encode())
         if mark is not None and mark.pid == pid:
-            for value in broker.client.hvals(broker_keys.unacked(session)):
+            for value in broker.client.hvals(keys.unacked(session)):
                 held |= _parts_of(value)
     return held
 
 
 def held_in_all(broker: Server) -> int:
     """Messages that any session holds, dead ones too."""
-    return sum(broker.client.hlen(key) for key in broker.client.scan_iter(broker_keys.unacked("*")))
+    return sum(broker.client.hlen(key) for key in broker.client.scan_iter(keys.unacked("*")))
 
 
 def _parts_of(value: str) -> set[Part]:

@@ -24,7 +24,7 @@ from epd.settings import Settings
 from epd.store.open import open_store
 from epd.store.values import BlobKind, Heartbeat, Waiter
 from gpu_worker.encoders.image.dinov2 import Dinov2Shape, Dinov2Tower
-from tasks.transport import keys as broker_keys
+from tasks.transport import keys
 from tests.unit.tiny_checkpoints import DINOV2, random_state, tiny_folder, write_checkpoint
 
 CONFIG = """
@@ -215,7 +215,7 @@ class EncodeLine:
     def waiting(self) -> int:
         """Messages on the encode queue: new ones, and those that were given back."""
         client = self.broker.client
-        patterns = ("encode*", broker_keys.again("encode*"), broker_keys.solo("encode*"))
+        patterns = ("encode*", keys.again("encode*"), keys.solo("encode*"))
         return sum(int(client.llen(key)) for pattern in patterns for key in client.scan_iter(pattern))
 
     def end(

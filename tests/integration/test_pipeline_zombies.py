@@ -17,7 +17,7 @@ from epd.contracts.job import PartId, Priority, State
 from epd.contracts.media import Modality
 from epd.contracts.messages import EncodeMessage, FetchMessage
 from epd.store.values import Completed, Load
-from tasks.transport import keys as broker_keys
+from tasks.transport import keys
 
 IMAGE = Modality.IMAGE
 FETCH = ("-Q", "fetch", "-P", "threads", "-c", "2")
@@ -109,7 +109,7 @@ def test_a_fetch_worker_that_comes_back_from_the_dead(line: Line, site: Site) ->
     wait_until(lambda: time.monotonic() > frozen_at + alive_again, within=10, what="dead for long")
     os.killpg(zombie.pid, signal.SIGCONT)
     wait_until(lambda: line.broker.held() == 0, within=20, what="the zombie is through")
-    wait_until(lambda: line.broker.client.hlen(broker_keys.SESSIONS) == 3, within=10, what="it is back")
+    wait_until(lambda: line.broker.client.hlen(keys.SESSIONS) == 3, within=10, what="it is back")
     wait_until(lambda: all_through(line), within=10, what="decoded, the zombie's copy too")
     messages = line.encodes(job)
     assert first[0] in messages
