@@ -25,8 +25,7 @@ from api.openapi import install_schemas
 from api.services import ByteBudget, Publisher, QueueDepth, Services
 from epd.config import Config, load_config
 from epd.settings import Settings, read_settings
-from epd.store.open import open_store
-from epd.store.store import Store
+from epd.store.open import Store, open_store
 from epd.telemetry.fleet import build_registry
 from epd.telemetry.logging import configure_logging
 from epd.telemetry.metrics import api_metrics

@@ -24,7 +24,7 @@ from epd.contracts.errors import Overloaded, StoreUnavailable
 from epd.contracts.messages import FetchMessage
 from epd.processes import PeriodicThread
 from epd.settings import Settings
-from epd.store.store import Store
+from epd.store.open import Store
 from epd.telemetry.metrics import ApiMetrics
 
 logger = logging.getLogger(__name__)

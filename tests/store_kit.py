@@ -9,8 +9,7 @@ import redis
 
 from epd.settings import Settings
 from epd.store import keys
-from epd.store.open import open_store
-from epd.store.store import Store
+from epd.store.open import Store, open_store
 
 #: Databases of the session's server. Tests that name one themselves use the first 16.
 DATABASES = 32

@@ -15,7 +15,8 @@ from api.services import Services
 from epd.contracts.errors import EpdError, Overloaded
 from epd.contracts.job import JobRecord
 from epd.contracts.media import NOMINAL_BYTES, Item
-from epd.store.values import BlobKind, Load
+from epd.store.admissions import Load
+from epd.store.values import BlobKind
 
 logger = logging.getLogger(__name__)
 

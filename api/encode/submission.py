@@ -22,7 +22,7 @@ from epd.contracts.media import Item
 from epd.contracts.messages import FetchMessage
 from epd.lookup import Found
 from epd.store.cache.recent import LookedUp
-from epd.store.store import GRACE, Store, release_inline
+from epd.store.open import GRACE, Store, release_inline
 from epd.store.values import InlineHolder
 from epd.telemetry.tracing import span
 

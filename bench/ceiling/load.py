@@ -14,7 +14,7 @@ from epd.contracts.job import JobRecord, PartId, PartRecord, Priority
 from epd.contracts.media import BlobRef, Item, Modality, RawImage, Source
 from epd.contracts.messages import EncodeMessage, FetchMessage, Wanted
 from epd.identity import content_digest, embedding_key, encoder_identity
-from epd.store.store import Store
+from epd.store.open import Store
 from epd.store.values import BlobKind, Waiter
 
 #: Items of a job, as many as a page of a catalogue might send.

@@ -22,8 +22,7 @@ from bench.ceiling.load import encode_messages, ready_message
 from bench.ceiling.stock_app import QUEUE, TASK
 from epd.processes import die_with_parent
 from epd.settings import Settings, child_environment
-from epd.store.open import open_store
-from epd.store.store import Store
+from epd.store.open import Store, open_store
 from tasks.transport import keys
 from tasks.transport.keys import ring
 

@@ -16,10 +16,9 @@ from epd.contracts.embedding import AudioTrackInfo, Entry, Metadata
 from epd.contracts.media import Modality
 from epd.store import keys as names
 from epd.store.cache.entry import entry_text, ref_of
-from epd.store.cache.index import EmbeddingIndex
-from epd.store.connection import SIZE, Argument, Command, Connection, portions
-from epd.store.files.tiers import TierLimits
-from epd.store.scripts import Script
+from epd.store.cache.index import EmbeddingIndex, TierLimits
+from epd.store.connection import CHUNK_SIZE, Connection, chunks
+from epd.store.scripts import Argument, Command, Script, script_command
 
 _KEY, _DIGEST, _REVISION = "a" * 64, "b" * 64, "c" * 64
 _FRAMES = 60
@@ -122,14 +121,14 @@ class FilledIndex:
     def fill(self, rows: Iterable[Row]) -> None:
         """Index embeddings as ``complete`` does."""
         source = iter(rows)
-        while batch := list(islice(source, SIZE * _CALLS_AT_ONCE)):
-            self.connection.pipe([self._call(portion) for portion in portions(batch)])
+        while batch := list(islice(source, CHUNK_SIZE * _CALLS_AT_ONCE)):
+            self.connection.pipe([self._call(chunk) for chunk in chunks(batch)])
 
     def _call(self, rows: Sequence[Row]) -> Command:
         arguments: list[Argument] = [_DAY_MS, _DAY_MS]
         for row in rows:
             arguments += [row.key, row.text, row.nbytes, _NO_JOB, "0/image", "{}", "{}"]
-        return self.connection.script_command(Script.COMPLETE, [], arguments)
+        return script_command(Script.COMPLETE, [], arguments)
 
     def used_bytes(self) -> int:
         """Memory of the server as a whole."""
@@ -144,7 +143,7 @@ class FilledIndex:
     def evict(self, nbytes: int) -> tuple[list[str], float]:
         """Take at least so many bytes out of L1; the keys, and the seconds that the call took."""
         limit = max(0, int(self.connection.call("GET", names.LRU_BYTES) or 0) - nbytes)
-        command = EmbeddingIndex(self.connection, TierLimits(limit)).eviction([], pinned_too=False)
+        command = EmbeddingIndex(self.connection, TierLimits(limit)).evict_command([], pinned_too=False)
         started = time.perf_counter()
         (evicted,) = self.connection.pipe([command])
         return evicted, time.perf_counter() - started
@@ -162,10 +161,7 @@ class FilledIndex:
         source = iter(keys)
         while batch := list(islice(source, 512)):
             self.connection.pipe(
-                [
-                    self.connection.script_command(Script.DEMOTED, [], (key, key[:16], target, _ANY_TOTAL, 1))
-                    for key in batch
-                ]
+                [script_command(Script.DEMOTED, [], (key, key[:16], target, _ANY_TOTAL, 1)) for key in batch]
             )
 
     def close(self) -> None:

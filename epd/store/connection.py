@@ -1,10 +1,10 @@
-"""One bounded connection to Redis or Valkey (feature floor Redis 7.0, not in cluster mode).
+"""The connection to Redis or Valkey: one client with time limits (Redis 7.0 or later, no cluster mode).
 
-The server's ``maxmemory-policy`` has to be ``noeviction`` or one of ``volatile-*``: what holds the byte bound
-of the embedding cache has no TTL and must not be evicted behind our back.
+The server's ``maxmemory-policy`` must be ``noeviction`` or one of ``volatile-*``: the keys that bound the
+embedding cache in bytes have no TTL, and the server must not evict them.
 
-Every call ends: connects, reads and the wait for a free connection have time limits, and retries are few.
-This is the only place where exceptions of redis-py become ``StoreUnavailable``.
+Every call ends: connecting, reading and waiting for a free connection have time limits, and retries are few.
+Exceptions of redis-py become ``StoreUnavailable`` here and nowhere else.
 """
 
 from __future__ import annotations
@@ -25,39 +25,104 @@ from redis.retry import Retry
 
 from epd.contracts.errors import SettingsError, StoreUnavailable
 from epd.contracts.wire import Wire
-from epd.store.scripts import Script, load_scripts
+from epd.store.scripts import Argument, Command, Script, load_scripts, script_command
 
 logger = logging.getLogger(__name__)
 
-#: More than the threads of one process ever need; the wait for a free one is bounded too.
+#: Seconds before each retry after a lost connection. redis-py's own retries are nested (a connect within a
+#: command), so that a hanging server would block a caller for nine time limits. Here one covers all tries.
+RETRY_PAUSES = (0.02, 0.1)
+#: Items in one script call. A call costs the server about as much as an item, some 30 microseconds.
+CHUNK_SIZE = 32
+
+#: More than the threads of one process ever need. Waiting for a free connection has a time limit too.
 _MAX_CONNECTIONS = 64
-#: Seconds before each further try. redis-py nests its own retries (connect within command), so that a server
-#: that hangs would hold a caller for nine time limits; here one limit bounds all tries together.
-_PAUSES = (0.02, 0.1)
 _HEALTH_CHECK_SECONDS = 15
 
 Answer = TypeVar("Answer")
-Argument = str | int | float
-Command = tuple[Argument, ...]
+Item = TypeVar("Item")
+Record = TypeVar("Record", bound=Wire)
 
 
-@contextmanager
-def answering() -> Iterator[None]:
-    """Turn any failure of the server or of the way to it into ``StoreUnavailable``."""
-    try:
-        yield
-    except (RedisError, OSError) as error:
-        logger.warning("store: %s: %s", type(error).__name__, error)
-        raise StoreUnavailable(_complaint(error)) from error
+class Connection:
+    """A thread-safe client: single commands, pipelines in one round trip, and the scripts of ``lua/``.
 
+    Every call raises ``StoreUnavailable`` when the server refuses it or does not answer in time.
+    """
 
-def _complaint(error: Exception) -> str:
-    """What is wrong, without the server's own words: they may hold keys and addresses."""
-    if isinstance(error, ResponseError):
-        # Servers begin with a code: OOM, MISCONF (its disk is full), NOREPLICAS, READONLY ...
-        code = error.status_code or str(error).partition(" ")[0]
-        return f"the store refuses ({code if code.isupper() and len(code) <= 20 else 'error'})"
-    return f"the store does not answer: {type(error).__name__}"
+    def __init__(self, url: str, *, timeout: float) -> None:
+        """Prepare a client that connects with its first call.
+
+        Args:
+            url: The URL of a Redis server.
+            timeout: Seconds for each connect and each read, and for all tries of a call together.
+
+        Raises:
+            SettingsError: ``url`` is not the URL of a Redis server.
+        """
+        self._client = redis.Redis.from_pool(_pool(url, timeout))
+        self._timeout = timeout
+
+    def call(self, *command: Argument) -> Any:
+        """Run one command and return its answer."""
+        with answering():
+            return self._retried(lambda: self._client.execute_command(*command))
+
+    def pipe(self, commands: Sequence[Command]) -> list[Any]:
+        """Run commands in one round trip and return their answers in order."""
+        with answering():
+            answers = self._retried(lambda: self._send(commands))
+            missing = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+            if missing:
+                self._load_scripts()
+                again = self._retried(lambda: self._send([commands[index] for index in missing]))
+                for index, answer in zip(missing, again, strict=True):
+                    answers[index] = answer
+            for answer in answers:
+                if isinstance(answer, Exception):
+                    raise answer
+            return answers
+
+    def run(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Any:
+        """Run one script, atomically on the server, and return its result."""
+        return self.pipe([script_command(script, keys, args)])[0]
+
+    def subscribe(self, channel: str) -> PubSub:
+        """Subscribe to a channel, on a connection that the subscription does not share."""
+        with answering():
+            subscription: PubSub = self._client.pubsub(ignore_subscribe_messages=True)
+            subscription.subscribe(channel)
+            return subscription
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        self._client.connection_pool.disconnect()
+
+    def _retried(self, attempt: Callable[[], Answer]) -> Answer:
+        """Retry after a lost connection, as long as the time limit of the call allows.
+
+        A change may be made twice. Every script leaves the same state then, and returns what its last run
+        found.
+        """
+        end = time.monotonic() + self._timeout
+        for pause in RETRY_PAUSES:
+            try:
+                return attempt()
+            except (ConnectionLost, OSError):
+                if time.monotonic() + pause >= end:
+                    raise
+                time.sleep(pause)
+        return attempt()
+
+    def _send(self, commands: Sequence[Command]) -> list[Any]:
+        with self._client.pipeline(transaction=False) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command)
+            return pipeline.execute(raise_on_error=False)
+
+    def _load_scripts(self) -> None:
+        for text in load_scripts().values():
+            self._client.execute_command("SCRIPT LOAD", text.source)
 
 
 def _pool(url: str, timeout: float) -> redis.BlockingConnectionPool:
@@ -73,94 +138,31 @@ def _pool(url: str, timeout: float) -> redis.BlockingConnectionPool:
             retry=Retry(NoBackoff(), 0),
         )
     except ValueError as error:
-        # The URL itself may hold a password, so it is not repeated.
+        # The URL may contain a password, so it is not repeated.
         raise SettingsError(f"EPD_STORE_URL: {error}") from error
 
 
-class Connection:
-    """A thread-safe client: single commands, pipelines in one round trip, and the scripts of ``lua/``."""
-
-    def __init__(self, url: str, *, timeout: float) -> None:
-        """Connect lazily; ``timeout`` is seconds for each connect and each read.
-
-        Raises:
-            SettingsError: the URL is not one of a Redis server.
-        """
-        self._client = redis.Redis.from_pool(_pool(url, timeout))
-        self._scripts = load_scripts()
-        self._timeout = timeout
-
-    def call(self, *command: Argument) -> Any:
-        """One command and its answer."""
-        with answering():
-            return self._retried(lambda: self._client.execute_command(*command))
-
-    def pipe(self, commands: Sequence[Command]) -> list[Any]:
-        """Several commands in one round trip; the answers in their order."""
-        with answering():
-            answers = self._retried(lambda: self._send(commands))
-            missing = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
-            if missing:
-                self._register_scripts()
-                again = self._retried(lambda: self._send([commands[index] for index in missing]))
-                for index, answer in zip(missing, again, strict=True):
-                    answers[index] = answer
-            for answer in answers:
-                if isinstance(answer, Exception):
-                    raise answer
-            return answers
-
-    def run(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Any:
-        """One script and its answer; atomic on the server."""
-        return self.pipe([self.script_command(script, keys, args)])[0]
-
-    def script_command(self, script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Command:
-        """The command that runs a script, for ``pipe``."""
-        return ("EVALSHA", self._scripts[script].sha, len(keys), *keys, *args)
-
-    def subscribe(self, channel: str) -> PubSub:
-        """A subscription of its own connection."""
-        with answering():
-            subscription: PubSub = self._client.pubsub(ignore_subscribe_messages=True)
-            subscription.subscribe(channel)
-            return subscription
-
-    def close(self) -> None:
-        """Close every idle connection."""
-        self._client.connection_pool.disconnect()
-
-    def _retried(self, attempt: Callable[[], Answer]) -> Answer:
-        """Try again after a lost connection, while the time limit of one call is not over.
-
-        A change may be made twice that way. Every script gives the same state then; what it returns is
-        that of the last try.
-        """
-        end = time.monotonic() + self._timeout
-        for pause in _PAUSES:
-            try:
-                return attempt()
-            except (ConnectionLost, OSError):
-                if time.monotonic() + pause >= end:
-                    raise
-                time.sleep(pause)
-        return attempt()
-
-    def _send(self, commands: Sequence[Command]) -> list[Any]:
-        with self._client.pipeline(transaction=False) as pipeline:
-            for command in commands:
-                pipeline.execute_command(*command)
-            return pipeline.execute(raise_on_error=False)
-
-    def _register_scripts(self) -> None:
-        for text in self._scripts.values():
-            self._client.execute_command("SCRIPT LOAD", text.source)
+@contextmanager
+def answering() -> Iterator[None]:
+    """Turn any failure of the server, or of the network to it, into ``StoreUnavailable``."""
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        logger.warning("store: %s: %s", type(error).__name__, error)
+        raise StoreUnavailable(_complaint(error)) from error
 
 
-Record = TypeVar("Record", bound=Wire)
+def _complaint(error: Exception) -> str:
+    """Describe a failure without the server's own text, which may contain keys and addresses."""
+    if isinstance(error, ResponseError):
+        # Servers begin with a code: OOM, MISCONF (its disk is full), NOREPLICAS, READONLY ...
+        code = error.status_code or str(error).partition(" ")[0]
+        return f"the store refuses ({code if code.isupper() and len(code) <= 20 else 'error'})"
+    return f"the store does not answer: {type(error).__name__}"
 
 
 def read_record(kind: type[Record], text: str | None) -> Record | None:
-    """The record of a JSON text; None, and a line in the log, when there is none or it cannot be read."""
+    """Parse the JSON text of a record. Text that cannot be read gives None and a line in the log."""
     if text is None:
         return None
     try:
@@ -170,13 +172,7 @@ def read_record(kind: type[Record], text: str | None) -> Record | None:
         return None
 
 
-#: Items of one script call. A call alone costs a server about as much as an item, some 30 microseconds.
-SIZE = 32
-
-Item = TypeVar("Item")
-
-
-def portions(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    """The items in order, at most ``SIZE`` at a time; nothing of nothing."""
-    for start in range(0, len(items), SIZE):
-        yield items[start : start + SIZE]
+def chunks(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    """Cut items into chunks of at most ``CHUNK_SIZE``, in order."""
+    for start in range(0, len(items), CHUNK_SIZE):
+        yield items[start : start + CHUNK_SIZE]

@@ -1,7 +1,7 @@
-"""The texts in which handoffs are kept.
+"""Handoffs: what Prefill puts for Decode, by request id (``lua/handoffs.lua``).
 
-A handoff is kept as what Prefill put (keys and places) and the index entry of each item, as the index had it
-then. So it outlives the embeddings' eviction, and Decode needs the index for nothing.
+A handoff is stored as the body that Prefill put (keys and places), followed by the index entry of each item
+at that time. So it outlives the eviction of the embeddings, and Decode never needs the index.
 """
 
 from __future__ import annotations
@@ -21,27 +21,115 @@ from epd.contracts.handoff import Handoff, HandoffItem, HandoffRequest, Placemen
 from epd.contracts.job import Notice, State
 from epd.store import keys
 from epd.store.cache.entry import entry_text, read_entry, ref_of
-from epd.store.connection import Argument, Connection
+from epd.store.connection import Connection
 from epd.store.keys import milliseconds
-from epd.store.loop_connection import LoopConnection, ThreadConnection
-from epd.store.scripts import Script
+from epd.store.loop_connection import AsyncConnection
+from epd.store.scripts import Argument, Script
 from epd.store.values import MAX_WATCHERS
 
-#: Seconds for which a process that waits is told of a handoff, unless it asks again.
+logger = logging.getLogger(__name__)
+
+#: Seconds for which a watcher is notified of a handoff after it last asked for it.
 WATCH_SECONDS = 15.0
+#: Keys that the error of a put names.
 _MAX_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
 class StoredHandoff:
-    """A handoff that was put; ``created`` is False where it was there already."""
+    """A handoff that was put. ``created`` is false if an equal one existed."""
 
     handoff: Handoff
     created: bool
 
 
-def body_text(request: HandoffRequest) -> str:
-    """What Prefill put, in one spelling, so that equal requests are equal texts. Without metadata.
+class Handoffs:
+    """Handoffs by request id. A handoff is checked before it is written, so a refused one is never seen."""
+
+    def __init__(self, connection: Connection, *, ttl: float) -> None:
+        """A handoff lives ``ttl`` seconds after its last put."""
+        self._connection = connection
+        self._ttl_ms = milliseconds(ttl)
+
+    def put(self, request_id: str, request: HandoffRequest) -> StoredHandoff:
+        """Store a handoff with the metadata of its keys, and notify its watchers.
+
+        Putting an equal one again renews its life. This takes one round trip, a new handoff two.
+
+        Raises:
+            NotFound: neither the index nor the request has the metadata of some keys, which are named.
+            HandoffConflict: another handoff of this id exists.
+            InvalidRequest: an item has another number of placeholders than rows, or its metadata is wrong.
+        """
+        body = _body_text(request)
+        stored, values = self._values(request_id, body, request)
+        if stored:
+            if (handoff := _read(request_id, values)) is not None:
+                return StoredHandoff(handoff, created=False)
+            self.remove(request_id)  # Another version of the code wrote it: the same as none.
+            _, values = self._values(request_id, body, request)
+        handoff = _checked(request_id, values)
+        args: tuple[Argument, ...] = (self._ttl_ms, _notice_text(request_id), *values)
+        state, *rest = self._connection.run(Script.HANDOFF_PUT, _keys_of(request_id), args)
+        if state == "conflict":
+            raise _conflict()
+        if state == "held":  # An equal one was put since. Its entries are the ones that Decode reads.
+            handoff = _checked(request_id, rest[0])
+        return StoredHandoff(handoff, created=state == "created")
+
+    def get(self, request_id: str, watcher: str | None = None) -> Handoff | None:
+        """Return a handoff, or None. Then its arrival will be published to the watcher's channel."""
+        args = _watch_args(watcher)
+        return _read(request_id, self._connection.run(Script.HANDOFF_GET, _keys_of(request_id), args))
+
+    def remove(self, request_id: str) -> bool:
+        """Delete a handoff. False if there was none."""
+        return bool(self._connection.call("DEL", keys.handoff(request_id)))
+
+    def _values(self, request_id: str, body: str, request: HandoffRequest) -> tuple[bool, list[str]]:
+        """The values of a handoff (body, then entries), and whether they are stored already.
+
+        Renews the life of those that are.
+        """
+        items = chain.from_iterable((item.key, _given_entry(item)) for item in request.items)
+        args: tuple[Argument, ...] = (self._ttl_ms, body, *items)
+        state, *rest = self._connection.run(Script.HANDOFF_ENTRIES, [keys.handoff(request_id)], args)
+        if state == "conflict":
+            raise _conflict()
+        if state == "missing":
+            raise _missing(list(dict.fromkeys(rest[0])))
+        return (True, rest[0]) if state == "held" else (False, [body, *rest[0]])
+
+
+class HandoffLooks:
+    """``Handoffs.get`` for an event loop, which it never blocks."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        """Borrow a connection; its owner closes it."""
+        self._connection = connection
+
+    async def get(self, request_id: str, watcher: str | None = None) -> Handoff | None:
+        """Return a handoff, or None. Then its arrival will be published to the watcher's channel."""
+        args = _watch_args(watcher)
+        return _read(request_id, await self._connection.run(Script.HANDOFF_GET, _keys_of(request_id), args))
+
+
+def _keys_of(request_id: str) -> list[str]:
+    return [keys.handoff(request_id), keys.handoff_waiting(request_id)]
+
+
+def _watch_args(watcher: str | None) -> tuple[Argument, ...]:
+    return (watcher or "", milliseconds(WATCH_SECONDS), MAX_WATCHERS)
+
+
+def _notice_text(request_id: str) -> str:
+    """The notice of a handoff's arrival, in the form of a job's notices."""
+    notice = Notice(job_id=handoff_topic(request_id), part="handoff", state=State.DONE, job_final=True)
+    return notice.to_json()
+
+
+def _body_text(request: HandoffRequest) -> str:
+    """What Prefill put, without metadata. Keys are sorted, so that equal requests give equal texts.
 
     Raises:
         InvalidRequest: it cannot be written as JSON.
@@ -53,156 +141,63 @@ def body_text(request: HandoffRequest) -> str:
         raise InvalidRequest(f"body: {error}") from error
 
 
-def given_entry(item: Placement) -> str:
-    """The index entry of the metadata that came along with an item, empty where none did.
+def _given_entry(item: Placement) -> str:
+    """The index entry of the metadata that an item brings, empty if it brings none.
 
     Raises:
-        InvalidRequest: it is no embedding's, or cannot be written as JSON.
+        InvalidRequest: the metadata is not that of an embedding, or cannot be written as JSON.
     """
     if item.metadata is None:
         return ""
     try:
         return entry_text(Entry(ref=ref_of(item.metadata), metadata=item.metadata))
-    except (ValueError, TypeError) as error:  # orjson's is a TypeError
+    except (ValueError, TypeError) as error:  # orjson raises TypeError
         raise InvalidRequest(f"metadata of {item.key}: {error}") from None
 
 
-def joined(request_id: str, body: str, entries: Sequence[str]) -> Handoff:
-    """The handoff of the texts that are kept.
-
-    Raises:
-        ValueError: they cannot be read, or placeholders and rows disagree; the item's number is named.
-    """
-    fields = orjson.loads(body)
-    places = enumerate(zip(fields.pop("items"), entries, strict=True))
-    items = tuple(_item(number, place, text) for number, (place, text) in places)
-    return Handoff(request_id=request_id, items=items, **fields)
-
-
-def checked(request_id: str, body: str, entries: Sequence[str]) -> Handoff:
-    """The handoff that is to be kept of these texts.
-
-    Raises:
-        InvalidRequest: as ``joined``.
-    """
-    try:
-        return joined(request_id, body, entries)
-    except ValueError as error:
-        raise InvalidRequest(str(error)) from error
-
-
-def _item(number: int, place: dict[str, Any], text: str) -> HandoffItem:
-    try:
-        return HandoffItem(metadata=read_entry(place.pop("key"), text).metadata, **place)
-    except ValidationError as error:
-        why = error.errors(include_url=False, include_input=False)[0]["msg"].removeprefix("Value error, ")
-        raise ValueError(f"items[{number}]: {why}") from error
-
-
-def notice_of(request_id: str) -> str:
-    """What is published when a handoff comes, as jobs' notices are."""
-    notice = Notice(job_id=handoff_topic(request_id), part="handoff", state=State.DONE, job_final=True)
-    return notice.to_json()
-
-
-def conflict() -> HandoffConflict:
-    """The error of a put that says something else than the one before."""
-    return HandoffConflict("another handoff of that request id is there; it is left as it is")
-
-
-def missing(keys: Sequence[str]) -> NotFound:
-    """The error of a put whose metadata is nowhere."""
-    more = f" and {len(keys) - _MAX_NAMED} more" if len(keys) > _MAX_NAMED else ""
-    return NotFound(f"no such embedding, or it was evicted: {', '.join(keys[:_MAX_NAMED])}{more}")
-
-
-logger = logging.getLogger(__name__)
-
-
-class Handoffs:
-    """Handoffs by request id; each lives ``handoff_ttl`` seconds.
-
-    A call is one round trip, a new put two. A handoff is checked before it is written, so nobody ever sees
-    one that is refused.
-    """
-
-    def __init__(self, connection: Connection, *, ttl: float) -> None:
-        """A handoff lives ``ttl`` seconds after its last put."""
-        self._connection = connection
-        self._ttl_ms = milliseconds(ttl)
-
-    def put(self, request_id: str, request: HandoffRequest) -> StoredHandoff:
-        """Keep a handoff with the metadata of its keys, and notify who waits. The same again renews its life.
-
-        Raises:
-            NotFound: neither index nor request has the metadata of a key; each is named.
-            HandoffConflict: another one of that id is there.
-            InvalidRequest: an item's placeholders are not as many as its rows; nothing is kept.
-        """
-        body = body_text(request)
-        held, values = self._values(request_id, body, request)
-        if held:
-            if (handoff := _read(request_id, values)) is not None:
-                return StoredHandoff(handoff, created=False)
-            self.remove(request_id)  # of another version of the code: as if not there
-            _, values = self._values(request_id, body, request)
-        handoff = checked(request_id, values[0], values[1:])
-        args: tuple[Argument, ...] = (self._ttl_ms, notice_of(request_id), *values)
-        state, *rest = self._connection.run(Script.HANDOFF_PUT, _names(request_id), args)
-        if state == "conflict":
-            raise conflict()
-        if state == "held":  # the same was put meanwhile; its entries are what Decode reads
-            handoff = checked(request_id, rest[0][0], rest[0][1:])
-        return StoredHandoff(handoff, created=state == "created")
-
-    def _values(self, request_id: str, body: str, request: HandoffRequest) -> tuple[bool, list[str]]:
-        """Body and entries of a handoff, and whether they are kept already; then their time starts anew."""
-        items = chain.from_iterable((item.key, given_entry(item)) for item in request.items)
-        args: tuple[Argument, ...] = (self._ttl_ms, body, *items)
-        state, *rest = self._connection.run(Script.HANDOFF_ENTRIES, [keys.handoff(request_id)], args)
-        if state == "conflict":
-            raise conflict()
-        if state == "missing":
-            raise missing(list(dict.fromkeys(rest[0])))
-        return (True, rest[0]) if state == "held" else (False, [body, *rest[0]])
-
-    def get(self, request_id: str, watcher: str | None = None) -> Handoff | None:
-        """A handoff, or None: then its arrival will be published to the watcher's channel."""
-        args = _watch(watcher)
-        return _read(request_id, self._connection.run(Script.HANDOFF_GET, _names(request_id), args))
-
-    def remove(self, request_id: str) -> bool:
-        """Forget a handoff; False when there was none."""
-        return bool(self._connection.call("DEL", keys.handoff(request_id)))
-
-
-class HandoffLooks:
-    """``Handoffs.get`` for an event loop: no call blocks it."""
-
-    def __init__(self, connection: LoopConnection | ThreadConnection) -> None:
-        """Whoever made the connection closes it."""
-        self._connection = connection
-
-    async def get(self, request_id: str, watcher: str | None = None) -> Handoff | None:
-        """As ``Handoffs.get``."""
-        args = _watch(watcher)
-        return _read(request_id, await self._connection.run(Script.HANDOFF_GET, _names(request_id), args))
-
-
-def _watch(watcher: str | None) -> tuple[Argument, ...]:
-    return (watcher or "", milliseconds(WATCH_SECONDS), MAX_WATCHERS)
-
-
 def _read(request_id: str, values: Sequence[str]) -> Handoff | None:
-    """The handoff of a list as it is kept; one of another version of the code is as if not there."""
+    """The handoff of stored values. None if there is none, or another version of the code wrote it."""
     if not values:
         return None
     try:
-        return joined(request_id, values[0], values[1:])
+        return _parse(request_id, values)
     except ValueError as error:
         logger.warning("handoff %s cannot be read: %s", request_id, error)
         return None
 
 
-def _names(request_id: str) -> list[str]:
-    return [keys.handoff(request_id), keys.handoff_waiting(request_id)]
+def _checked(request_id: str, values: Sequence[str]) -> Handoff:
+    """The handoff of values that are to be stored; raises ``InvalidRequest``."""
+    try:
+        return _parse(request_id, values)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
+
+
+def _parse(request_id: str, values: Sequence[str]) -> Handoff:
+    """The handoff of a body and its entries.
+
+    Raises:
+        ValueError: they cannot be read, or placeholders and rows disagree. The text names the item.
+    """
+    fields = orjson.loads(values[0])
+    places = enumerate(zip(fields.pop("items"), values[1:], strict=True))
+    items = tuple(_item(number, place, entry) for number, (place, entry) in places)
+    return Handoff(request_id=request_id, items=items, **fields)
+
+
+def _item(number: int, place: dict[str, Any], entry: str) -> HandoffItem:
+    try:
+        return HandoffItem(metadata=read_entry(place.pop("key"), entry).metadata, **place)
+    except ValidationError as error:
+        why = error.errors(include_url=False, include_input=False)[0]["msg"].removeprefix("Value error, ")
+        raise ValueError(f"items[{number}]: {why}") from error
+
+
+def _conflict() -> HandoffConflict:
+    return HandoffConflict("another handoff with this request id exists; it was not changed")
+
+
+def _missing(missing: Sequence[str]) -> NotFound:
+    more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
+    return NotFound(f"no such embedding, or it was evicted: {', '.join(missing[:_MAX_NAMED])}{more}")

@@ -1,17 +1,18 @@
-"""The Lua scripts of ``epd/store/lua``, cut out of its files: one file holds the scripts of one idea.
+"""Load the Lua scripts of ``epd/store/lua``, where one file holds the scripts of one idea.
 
-``--@script name`` starts a script and ``--@lib name`` a library, each up to the next such line.
-``--@use name`` puts a library before the script, after the libraries that it uses itself. The first comment
-of a script says its KEYS, ARGV, the keys that it touches and its result. Lua spells no key: every script
-starts with the names from ``epd.store.keys``. Scripts build the keys of jobs and flights from prefixes, so
-all keys must be on one server: Redis Cluster is not supported.
+``--@script NAME`` starts a script and ``--@lib NAME`` a library; each ends at the next such line.
+``--@use NAME`` puts a library, and the libraries that it uses itself, before the script. The first comment of
+a script lists its KEYS, its ARGV, the keys that it reads and writes, and its result.
+
+Lua files spell no key: every script starts with the names from ``epd.store.keys``. Scripts build the keys of
+jobs and flights from prefixes, so all keys must be on one server. Redis Cluster is not supported.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -24,9 +25,13 @@ _SECTION = re.compile(r"^--@(script|lib) (\w+)\n", re.MULTILINE)
 _USE = re.compile(r"^--@use (\w+)$", re.MULTILINE)
 _MISSPELLED = re.compile(r"^--@(?!(?:script|lib|use) \w+$).*", re.MULTILINE)
 
+Argument = str | int | float
+#: A command of the server: its name and its arguments.
+Command = tuple[Argument, ...]
+
 
 class Script(StrEnum):
-    """Every script; the value is its name in Lua."""
+    """All scripts. The value is the name in Lua."""
 
     LOOKUP = "lookup"
     REMOVE = "remove"
@@ -60,15 +65,24 @@ class Script(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScriptText:
-    """A whole script as sent to the server, and the sha1 hex by which it is called."""
+    """The source of a script as the server gets it, and its sha1 in hex, by which it is called."""
 
     source: str
     sha: str
 
 
+def script_command(script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Command:
+    """The command that runs a script. A server that does not know the script answers NOSCRIPT."""
+    return ("EVALSHA", load_scripts()[script].sha, len(keys), *keys, *args)
+
+
 @lru_cache(maxsize=1)
 def load_scripts() -> dict[Script, ScriptText]:
-    """All scripts, read once per process; raises ``ValueError`` where the files and ``Script`` differ."""
+    """Read all scripts, once per process.
+
+    Raises:
+        ValueError: the files and ``Script`` do not name the same scripts.
+    """
     sources = cut_scripts(path.read_text(encoding="utf-8") for path in _FOLDER.glob("*.lua"))
     if unmatched := sources.keys() ^ set(Script):
         raise ValueError(f"only in lua/ or only in Script: {', '.join(sorted(unmatched))}")
@@ -76,10 +90,11 @@ def load_scripts() -> dict[Script, ScriptText]:
 
 
 def cut_scripts(files: Iterable[str]) -> dict[str, str]:
-    """The scripts of some Lua files by name, each with its libraries before it.
+    """Cut Lua files into scripts, each with its libraries before it, by name.
 
     Raises:
-        ValueError: a mark is misspelled, a name is defined twice, or a library is unknown or uses itself.
+        ValueError: a ``--@`` line is misspelled, a name is defined twice, or a library is unknown or uses
+            itself.
     """
     scripts: dict[str, str] = {}
     libraries: dict[str, str] = {}
@@ -99,7 +114,10 @@ def cut_scripts(files: Iterable[str]) -> dict[str, str]:
 
 
 def _used(text: str, libraries: Mapping[str, str], users: tuple[str, ...] = ()) -> dict[str, None]:
-    """Names of the libraries of a text, each once and after those that it uses itself."""
+    """Name the libraries of a text once each, in an order that defines a library before its users.
+
+    ``users`` are the libraries that led here.
+    """
     found: dict[str, None] = {}
     for name in _USE.findall(text):
         if name not in libraries or name in users:
@@ -110,11 +128,12 @@ def _used(text: str, libraries: Mapping[str, str], users: tuple[str, ...] = ()) 
 
 def _script_text(text: str) -> ScriptText:
     source = f"{_key_names()}\n{text}"
-    # sha1 is what EVALSHA asks for; it protects nothing here.
+    # EVALSHA asks for sha1. Nothing here depends on its security.
     return ScriptText(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
 def _key_names() -> str:
+    """Lua definitions of the keys and prefixes that scripts use."""
     names = {
         "JOB": keys.JOB_PREFIX,
         "EMB": keys.EMBEDDING_PREFIX,

@@ -1,4 +1,7 @@
-"""The values that only the store passes: claims, waiters, memos, heartbeats, sizes and rows of the index."""
+"""The values that the calls of the store take and return, apart from those in ``epd.contracts``.
+
+Times are Unix seconds and sizes are bytes, unless a field says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,25 @@ from enum import StrEnum
 from pydantic import Field
 
 from epd.contracts.embedding import Entry
-from epd.contracts.job import PartId, Priority, SegmentUse
+from epd.contracts.job import PartId, SegmentUse
 from epd.contracts.responses import CacheTotals, Tier, TierStats
 from epd.contracts.wire import Wire
 
-#: Processes that follow one job at once; the one that came first is dropped.
+#: Processes that can follow one job, or wait for one handoff, at once.
 MAX_WATCHERS = 32
 
 
 class Claim(StrEnum):
-    """The answer to a claim on an embedding key."""
+    """The answer to a claim on an embedding key or a download."""
 
-    HIT = "hit"  #: the embedding is there
-    OWNED = "owned"  #: the claimer flies (again, if it did before)
-    WAITING = "waiting"  #: another flies; the claimer's part is finished with that flight
+    HIT = "hit"  #: The embedding exists.
+    OWNED = "owned"  #: The claimer leads the flight (it may have led it before).
+    WAITING = "waiting"  #: Another part leads. The claimer's part ends with that flight.
 
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A part that waits for a flight. ``message`` is the FetchMessage JSON that restarts the flight."""
+    """A part in a flight. ``message`` is the JSON of the FetchMessage that starts the flight again."""
 
     job_id: str
     part: PartId
@@ -34,19 +37,23 @@ class Waiter:
 
     @classmethod
     def named(cls, name: str, message: str) -> Waiter:
-        """The waiter of a ``name``; raises ``ValueError``."""
+        """The inverse of ``name``.
+
+        Raises:
+            ValueError: ``name`` is not ``"job/part"``.
+        """
         job_id, _, part = name.partition("/")
         return cls(job_id, PartId.parse(part), message)
 
     @property
     def name(self) -> str:
-        """``"job/part"``, by which a flight knows it."""
+        """``"job/part"``, the field of this waiter in its flight."""
         return f"{self.job_id}/{self.part}"
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """One embedding made: its entry, and the part that made it with its stage times in seconds."""
+    """A new embedding: its entry, and the part that made it. ``timings`` are seconds by stage."""
 
     entry: Entry
     job_id: str
@@ -55,37 +62,15 @@ class Completed:
     segments: SegmentUse | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Items, and bytes of their media files as far as they are known."""
-
-    items: int
-    nbytes: int
-
-
-#: The part of the bound that bulk jobs may fill together, so that an interactive one always finds room.
-BULK_SHARE = 0.75
-
-
-@dataclass(frozen=True, slots=True)
-class AdmissionBound:
-    """The most that jobs may hold together; bulk jobs among them no more than their share."""
-
-    items: int
-    nbytes: int
-
-    def of(self, priority: Priority) -> Load:
-        """The bound of the jobs of one priority; that of interactive ones is the whole."""
-        share = BULK_SHARE if priority is Priority.BULK else 1.0
-        return Load(max(1, int(self.items * share)), max(1, int(self.nbytes * share)))
-
-
 class SourceMemo(Wire):
-    """What is known of a URL's content, for conditional requests.
+    """What is known of the content behind a URL, for conditional requests.
 
-    ``fetched_at`` is the start of the last request to its server, in Unix seconds. ``answered_by`` is the
-    source key of the URL behind the redirects, to which the validators belong. ``max_age`` is seconds for
-    which the server lets it be believed; None where it did not say.
+    Attributes:
+        digest: sha256 of the content.
+        answered_by: The source key of the URL that answered after redirects. ``etag`` and ``last_modified``
+            belong to it.
+        max_age: Seconds for which the server allows the content to be reused; None if it did not say.
+        fetched_at: The start of the last request to the server.
     """
 
     digest: str
@@ -98,7 +83,7 @@ class SourceMemo(Wire):
 
 
 class Heartbeat(Wire):
-    """A worker's sign of life: fetch, decode or encode. ``counters`` are totals since its start."""
+    """A sign of life of a fetch, decode or encode worker. ``counters`` are totals since its start."""
 
     name: str
     kind: str
@@ -111,7 +96,7 @@ class Heartbeat(Wire):
 
 
 class StoreStats(Wire):
-    """The embedding cache: files of L1 and their bytes, those of L2 where there is one, and totals."""
+    """The embedding cache: files in L1 and their bytes, the same of L2 if there is one, and totals."""
 
     entries: int
     nbytes: int
@@ -121,16 +106,16 @@ class StoreStats(Wire):
 
 
 class CacheEvent(StrEnum):
-    """A kind of event of ``CacheTotals`` that happens to files, so that the index has to be told."""
+    """Events that happen to files, so that the index learns of them from its callers. See ``CacheTotals``."""
 
-    CORRUPT = "corrupt"  #: a damaged file was found and deleted
+    CORRUPT = "corrupt"  #: A damaged file was found and deleted.
     FAILED_MOVES = "failed_moves"
-    REMOVED = "removed"  #: an entry was taken out by an operator
+    REMOVED = "removed"  #: An operator removed an entry.
 
 
 @dataclass(frozen=True, slots=True)
 class CacheRow:
-    """An entry of the cache with where it lies; ``used_at`` is Unix seconds."""
+    """An entry of the cache, the tiers that have its file, its last use, and whether it is pinned."""
 
     entry: Entry
     tiers: tuple[Tier, ...]
@@ -140,7 +125,7 @@ class CacheRow:
 
 @dataclass(frozen=True, slots=True)
 class CachePage:
-    """Some rows in no order, and where the next ones begin; None after the last."""
+    """Some rows of the cache in no order, and the cursor of the next page; None after the last one."""
 
     rows: tuple[CacheRow, ...]
     cursor: str | None
@@ -148,7 +133,10 @@ class CachePage:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What one round of moving did; ``more``: there was more to do than one round takes."""
+    """The files that one round of moving promoted, demoted and failed to move.
+
+    ``more`` is true when there is work left for another round.
+    """
 
     promoted: int = 0
     demoted: int = 0
@@ -158,9 +146,9 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class InlineHolder:
-    """A job that holds the bytes of a digest that came inside its request. Times are Unix seconds.
+    """A job that holds the inline bytes of a digest, from ``since`` until ``until``, the job's deadline.
 
-    ``since``: when it began. ``until``: the job's deadline. Without a job id nobody holds them.
+    An empty job id says that no job holds them.
     """
 
     media_id: str
@@ -170,40 +158,19 @@ class InlineHolder:
 
 
 class BlobKind(StrEnum):
-    """What a new blob holds; the value is the first letter of its name. An upload is written as SOURCE."""
+    """What a new blob contains. The value is the first letter of its name."""
 
-    SOURCE = "s"  #: downloaded or uploaded bytes
-    RAW = "r"  #: decoded media
+    SOURCE = "s"  #: Downloaded or uploaded bytes.
+    RAW = "r"  #: Decoded media.
 
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """What the index says of a key: the text of its entry, and where its files lie.
+    """What the index says of a key: the text of its entry, and which tiers have its file.
 
-    ``checksum`` is that of the file in L2, empty where it is not there.
+    ``checksum`` is that of the file in L2, empty if there is none.
     """
 
     text: str | None
     in_l1: bool = True
     checksum: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TierWork:
-    """What to do next: (key, checksum) to copy to L1, keys to copy to L2, keys whose file in L1 may go."""
-
-    promote: tuple[tuple[str, str], ...] = ()
-    demote: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Demotion:
-    """What became of a copy in L2: ``taken`` by the index; ``left_l1``: the file in L1 may go.
-
-    ``evicted``: keys that left L2 for it; their files there may go.
-    """
-
-    taken: bool
-    left_l1: bool
-    evicted: tuple[str, ...] = ()

@@ -15,7 +15,8 @@ from prometheus_client.registry import Collector
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import Priority
 from epd.contracts.responses import CacheTotals, Tier, TierStats
-from epd.store.values import Heartbeat, Load, StoreStats
+from epd.store.admissions import Load
+from epd.store.values import Heartbeat, StoreStats
 from epd.telemetry import metrics
 from epd.telemetry.counters import Count, split_counter_key
 

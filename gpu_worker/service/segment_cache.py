@@ -19,8 +19,8 @@ from epd.contracts.embedding import EncoderCard
 from epd.contracts.errors import BlobMissing, EpdError, StoreUnavailable
 from epd.contracts.media import RawAudio, RawFrames, RawImage
 from epd.identity import encoder_identity, segment_key
+from epd.store.open import Store
 from epd.store.records import SegmentPlace
-from epd.store.store import Store
 from epd.telemetry.counters import Count, Counters
 from gpu_worker.engine.batcher import Plans
 from gpu_worker.engine.slot import Encoded, Failed, Outcome

@@ -15,8 +15,8 @@ from epd.contracts.media import Modality
 from epd.contracts.messages import DecodeMessage, EncodeMessage, FetchMessage
 from epd.lookup import cards_of
 from epd.settings import Settings
+from epd.store.open import Store
 from epd.store.records import Cards
-from epd.store.store import Store
 
 #: What a task did, by counter name (``epd.telemetry.counters.Count``).
 Tally = dict[str, float]

@@ -73,7 +73,7 @@ def needs_no_bytes(context: Context, found: Found) -> bool:
     """Whether all that the item needs is cached or being made, so that its bytes are not needed."""
     if found.undecided:
         return False
-    return all(context.store.flights.flying([wanted.key for wanted in found.missing]))
+    return all(context.store.flights.active([wanted.key for wanted in found.missing]))
 
 
 def settle(run: ItemRun, found: Found) -> Settled:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from epd.contracts.messages import FetchMessage
 from epd.processes import PeriodicThread, log_failure
 from epd.store.cache.embeddings import Embeddings
-from epd.store.store import Store, release_inline
+from epd.store.open import Store, release_inline
 from epd.telemetry.counters import Count
 from tasks.flow.context import Context
 from tasks.flow.flights import waiter_message

@@ -17,8 +17,7 @@ import redis
 from epd.contracts.errors import NotFound
 from epd.settings import Settings
 from epd.store.files.embedding_file import FILE_NAME
-from epd.store.open import open_store
-from epd.store.store import Store
+from epd.store.open import Store, open_store
 from epd.store.values import Completed
 from tests.contract.store_values import IMAGE, data_of, entry_of, key_of, wait_until
 
@@ -32,7 +31,7 @@ MOVER = """
 import sys, time
 from pathlib import Path
 from epd.settings import Settings
-from epd.store import mover
+from epd.store.cache import mover
 from epd.store.open import open_store
 
 url, root = sys.argv[1:]

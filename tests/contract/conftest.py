@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from epd.settings import Settings
-from epd.store.store import Store
+from epd.store.open import Store
 from tests.store_kit import MakeStore, Stores, leaked_keys
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from epd.contracts.embedding import EmbeddingRef, Entry, Metadata
 from epd.contracts.job import JobRecord, Notice, PartId, PartRecord
 from epd.contracts.media import Item, Modality, Source
-from epd.store.store import Store
+from epd.store.open import Store
 from epd.store.values import Completed, Waiter
 
 HIDDEN = 8

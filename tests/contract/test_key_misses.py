@@ -14,7 +14,7 @@ from epd.contracts.job import PartId
 from epd.contracts.media import Item, ItemOptions, Modality, Source
 from epd.lookup import Found, look_up
 from epd.store.cache.entry import ref_of
-from epd.store.store import Store
+from epd.store.open import Store
 from epd.store.values import Completed
 
 MODEL = ModelConfig(image="tower", video="tower", audio="tower")

@@ -14,8 +14,9 @@ from epd.contracts.errors import CorruptMedia
 from epd.contracts.job import PartId, PartRecord, Priority, State
 from epd.contracts.media import Modality
 from epd.store import keys
-from epd.store.store import Store
-from epd.store.values import Completed, Load
+from epd.store.admissions import Load
+from epd.store.open import Store
+from epd.store.values import Completed
 from tests.contract.store_values import (
     AUDIO,
     IMAGE,

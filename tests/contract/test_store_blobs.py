@@ -15,7 +15,7 @@ import pytest
 from epd.contracts.errors import BlobMissing, BlobSpaceFull, MediaTooLarge
 from epd.contracts.media import BlobRef
 from epd.settings import Settings
-from epd.store.store import Store
+from epd.store.open import Store
 from epd.store.values import BlobKind
 from tests.contract.store_values import wait_until
 

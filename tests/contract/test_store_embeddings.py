@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from epd.contracts.errors import NotFound
-from epd.store.store import Store
+from epd.store.open import Store
 from epd.store.values import Claim, Completed
 from tests.contract.store_values import (
     HIDDEN,

@@ -11,7 +11,7 @@ import pytest
 
 from epd.contracts.errors import CorruptMedia
 from epd.contracts.job import PartRecord, State
-from epd.store.store import Store
+from epd.store.open import Store
 from epd.store.values import Claim, Completed
 from tests.contract.store_values import (
     AUDIO,

@@ -12,7 +12,7 @@ from epd.contracts.embedding import Metadata
 from epd.contracts.errors import HandoffConflict, InvalidRequest, NotFound
 from epd.contracts.handoff import Handoff, HandoffRequest, Placement, handoff_topic
 from epd.store import keys
-from epd.store.store import Store
+from epd.store.open import Store
 from epd.store.values import MAX_WATCHERS
 from tests.contract.store_values import entry_of, key_of, listen_until, put_embedding, wait_until
 from tests.store_kit import MakeStore

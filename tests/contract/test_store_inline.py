@@ -15,7 +15,7 @@ from epd.contracts.errors import BlobMissing, BlobSpaceFull
 from epd.contracts.job import PartId, PartRecord, State
 from epd.contracts.media import Modality
 from epd.settings import Settings
-from epd.store.store import Store, release_inline
+from epd.store.open import Store, release_inline
 from epd.store.values import BlobKind, InlineHolder
 from tests.contract.store_values import job_record
 

@@ -11,8 +11,7 @@ import redis
 from epd.contracts.errors import InvalidRequest
 from epd.contracts.responses import Tier
 from epd.settings import Settings
-from epd.store.open import open_store
-from epd.store.store import Store
+from epd.store.open import Store, open_store
 from epd.store.values import CacheRow
 from tests.contract.store_values import entry_of, key_of, put_embedding, wait_until
 from tests.contract.tier_kit import MakeStore, two_tiers

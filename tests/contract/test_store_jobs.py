@@ -12,7 +12,7 @@ import pytest
 from epd.contracts.errors import DecodeTimeout
 from epd.contracts.job import FINAL_STATES, ErrorInfo, PartId, PartRecord, Stage, State
 from epd.contracts.media import Modality
-from epd.store.store import Store
+from epd.store.open import Store
 from tests.contract.store_values import (
     AUDIO,
     IMAGE,

@@ -115,7 +115,7 @@ async def test_no_server_is_store_unavailable() -> None:
 async def test_calls_under_way_are_bounded(
     loop_side: LoopConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_connection, "_MOST_CALLS", 3)
+    monkeypatch.setattr(loop_connection, "_MAX_CALLS", 3)
     await loop_side.call("PING")
     answers = await asyncio.gather(*(loop_side.call("PING") for _ in range(9)), return_exceptions=True)
     assert sum(answer == "PONG" for answer in answers) == 3
@@ -148,5 +148,5 @@ async def test_a_socket_file_is_served(tmp_path: Path) -> None:
 def test_what_it_cannot_serve_is_left_to_threads() -> None:
     with pytest.raises(SettingsError):
         LoopConnection("http://localhost", timeout=1)
-    assert not LoopConnection.serves("rediss://localhost/1")
-    assert LoopConnection.serves("unix:///run/valkey.sock?db=1")
+    assert not LoopConnection.supports("rediss://localhost/1")
+    assert LoopConnection.supports("unix:///run/valkey.sock?db=1")

@@ -15,8 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from epd.contracts.errors import CorruptMedia
 from epd.contracts.job import FINAL_STATES, PartId, PartRecord, Priority, Stage, State
 from epd.contracts.media import Modality
-from epd.store.store import Store
-from epd.store.values import Claim, Completed, Load
+from epd.store.admissions import Load
+from epd.store.open import Store
+from epd.store.values import Claim, Completed
 from tests.contract.store_values import data_of, entry_of, job_record, key_of, waiter_of
 from tests.contract.tier_kit import MIB, Tiers, two_tiers
 from tests.store_kit import MakeStore

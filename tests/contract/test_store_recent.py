@@ -17,10 +17,9 @@ from epd.contracts.media import Modality
 from epd.settings import Settings
 from epd.store import keys
 from epd.store.cache.recent import CachedPart, LookedUp, RecentEntries
-from epd.store.connection import Command
 from epd.store.loop_connection import LoopConnection
-from epd.store.open import open_store
-from epd.store.store import Store
+from epd.store.open import Store, open_store
+from epd.store.scripts import Command
 from epd.store.values import SourceMemo
 from tests.contract.store_values import IMAGE, job_record, key_of, put_embedding
 from tests.store_kit import MakeStore

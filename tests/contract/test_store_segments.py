@@ -8,8 +8,8 @@ import pytest
 import redis
 
 from epd.store import keys
+from epd.store.open import Store
 from epd.store.records import SegmentPlace
-from epd.store.store import Store
 from tests.contract.store_values import key_of, wait_until
 
 MakeStore = Callable[..., Store]

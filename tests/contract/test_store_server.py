@@ -17,9 +17,8 @@ from epd.contracts.job import PartRecord, Stage, State
 from epd.settings import Settings
 from epd.store import keys
 from epd.store.cache.entry import entry_text
-from epd.store.open import open_store
+from epd.store.open import Store, open_store
 from epd.store.scripts import Script, load_scripts
-from epd.store.store import Store
 from epd.store.values import Claim, Completed
 from tests.contract.store_values import (
     IMAGE,

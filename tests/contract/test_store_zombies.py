@@ -9,8 +9,9 @@ import pytest
 
 from epd.contracts.errors import CorruptMedia, WorkerCrashed
 from epd.contracts.job import PartRecord, Stage, State
-from epd.store.store import Store
-from epd.store.values import Claim, Completed, Load
+from epd.store.admissions import Load
+from epd.store.open import Store
+from epd.store.values import Claim, Completed
 from tests.contract.store_values import (
     IMAGE,
     entry_of,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epd.store.files.embedding_file import FILE_NAME
-from epd.store.store import Store
+from epd.store.open import Store
 from tests.contract.store_values import HIDDEN, data_of, entry_of, key_of, put_embedding
 
 MIB = 1 << 20

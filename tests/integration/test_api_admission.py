@@ -23,8 +23,9 @@ from epd.contracts.errors import Overloaded, StoreUnavailable
 from epd.contracts.media import BlobRef
 from epd.lookup import cards_of
 from epd.settings import Settings
+from epd.store.admissions import Load
 from epd.store.cache.recent import LookedUp
-from epd.store.values import BlobKind, Load
+from epd.store.values import BlobKind
 
 LIMIT = 10
 

@@ -14,7 +14,7 @@ from test_api_server import CAT, Fleet, Server, wait_until
 
 from epd.contracts.job import JobView, PartId, State
 from epd.contracts.media import Modality
-from epd.store.values import Load
+from epd.store.admissions import Load
 
 IMAGE = PartId(0, Modality.IMAGE)
 

@@ -14,8 +14,7 @@ from pipeline_kit import Line
 from transport_kit import Broker, wait_until
 
 from epd.store import keys
-from epd.store.open import open_store
-from epd.store.store import Store
+from epd.store.open import Store, open_store
 from tests.contract.tier_kit import KEPT, MIB, Tiers
 
 #: The lease of a killed mover has to end first.

@@ -16,7 +16,8 @@ from epd.contracts.embedding import EmbeddingRef, Entry, Metadata
 from epd.contracts.job import PartId, Priority, State
 from epd.contracts.media import Modality
 from epd.contracts.messages import EncodeMessage, FetchMessage
-from epd.store.values import Completed, Load
+from epd.store.admissions import Load
+from epd.store.values import Completed
 from tasks.transport import keys
 
 IMAGE = Modality.IMAGE

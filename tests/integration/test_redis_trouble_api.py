@@ -19,8 +19,7 @@ from transport_kit import Broker, wait_until
 
 from epd.contracts.errors import StoreUnavailable
 from epd.settings import Settings, child_environment
-from epd.store.open import open_store
-from epd.store.store import Store
+from epd.store.open import Store, open_store
 
 CONFIG = """
 default_model = "demo"

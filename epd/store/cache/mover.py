@@ -1,8 +1,8 @@
-"""Moving files between the tiers in the background: L1 overflows into L2, and what is used again comes back.
+"""The mover copies files between the tiers: L1 overflows into L2, and what is used again returns to L1.
 
-One mover works in the whole fleet, by a lease. Whoever calls it may die between any two steps: a copy that
-no index names yet is swept, and an index never names a copy that is not whole. Two movers at once (one was
-frozen beyond its lease) do the same work twice and harm nothing.
+A lease makes it the only mover of the fleet. Its process may die at any point: the index never names a copy
+that is not whole, and a copy that no index names is swept. Two movers at once, as when one was frozen for
+longer than its lease, do some work twice without harm.
 """
 
 from __future__ import annotations
@@ -24,27 +24,26 @@ from epd.store.values import CacheEvent, Moved
 
 logger = logging.getLogger(__name__)
 
-#: Files of each kind that one round takes from the index.
+#: Files of each kind (promotions, demotions) that one round takes from the index.
 MOST = 32
 #: Seconds for which a mover is the only one after it last asked for work.
 LEASE = 15.0
-#: Seconds without demotions after the second tier had no room or was broken.
+#: Seconds without demotions after L2 was full or failed.
 PAUSE = 10.0
 
 
 class _Move(Enum):
-    """What became of one file."""
+    """The result of moving one file."""
 
     DONE = 1
-    NEEDLESS = 2  #: nobody wanted it any more
+    NEEDLESS = 2  #: The index did not want the copy any more.
     FAILED = 3
 
 
 class Mover:
-    """Copies files between two folders as the index says. Call it from one thread."""
+    """Copies files between the folders of two tiers, as the index asks for it. Call it from one thread."""
 
     def __init__(self, index: EmbeddingIndex, l1: EmbeddingFolder, l2: EmbeddingFolder) -> None:
-        """``l1`` holds what is read most, ``l2`` what it has no room for."""
         self._index = index
         self._l1 = l1
         self._l2 = l2
@@ -52,7 +51,7 @@ class Mover:
         self._paused_until = 0.0
 
     def move(self, seconds: float) -> Moved:
-        """Do what is to be done now, for about so many seconds at most; what is left over is given out again.
+        """Do one round of work within about so many seconds. What is left then is part of a later round.
 
         Raises:
             StoreUnavailable: the index does not answer.
@@ -76,12 +75,12 @@ class Mover:
         )
 
     def _promote(self, key: str, checksum: str) -> _Move:
-        """Copy to L1."""
+        """Copy a file to L1."""
         try:
             with self._source(Tier.L2, key) as source:
                 self._l1.copy_in(key, source, keep=True, checksum=checksum)
         except NotFound as error:
-            return self._give_up(Tier.L2, key, error)
+            return self._forget(Tier.L2, key, error)
         except (BlobSpaceFull, OSError) as error:
             return self._fail(key, error)
         taken, evicted = self._index.promoted(key)
@@ -89,18 +88,18 @@ class Mover:
             self._l1.remove(gone)
         if taken:
             return _Move.DONE
-        self._clear(Tier.L1, key)
+        self._delete_unnamed(Tier.L1, key)
         return _Move.NEEDLESS
 
     def _demote(self, key: str) -> _Move:
-        """Copy to L2."""
+        """Copy a file to L2."""
         if self._is_paused():
             return _Move.NEEDLESS
         try:
             with self._source(Tier.L1, key) as source:
                 checksum = self._l2.copy_in(key, source, keep=False)
         except NotFound as error:
-            return self._give_up(Tier.L1, key, error)
+            return self._forget(Tier.L1, key, error)
         except (BlobSpaceFull, OSError) as error:
             self._paused_until = time.monotonic() + PAUSE
             return self._fail(key, error)
@@ -111,12 +110,12 @@ class Mover:
             self._l1.remove(key)
         if demotion.taken:
             return _Move.DONE
-        self._clear(Tier.L2, key)
+        self._delete_unnamed(Tier.L2, key)
         return _Move.NEEDLESS
 
     @contextmanager
     def _source(self, tier: Tier, key: str) -> Iterator[BinaryIO]:
-        """A whole file, open; raises ``NotFound`` when it is not there or not whole."""
+        """Open a file and check its header; raises ``NotFound`` if it is missing or damaged."""
         path = self._folder(tier).path(key)
         try:
             file = open_regular(path)
@@ -126,8 +125,8 @@ class Mover:
             read_header(path, file)
             yield file
 
-    def _give_up(self, tier: Tier, key: str, error: NotFound) -> _Move:
-        """A file that is lost or damaged: the index forgets it, then it is deleted."""
+    def _forget(self, tier: Tier, key: str, error: NotFound) -> _Move:
+        """Remove a lost or damaged file from the index, then delete it."""
         logger.warning("embedding %s in %s cannot be moved: %s", key, tier, error)
         self._index.leave(tier, [key])
         if self._folder(tier).remove(key):
@@ -142,8 +141,8 @@ class Mover:
         self._index.count(CacheEvent.FAILED_MOVES)
         return _Move.FAILED
 
-    def _clear(self, tier: Tier, key: str) -> None:
-        """Delete a copy that was made for nothing, unless the index names one there all the same."""
+    def _delete_unnamed(self, tier: Tier, key: str) -> None:
+        """Delete a copy that the index did not want, unless it names a file there by now."""
         for unnamed in self._index.unnamed(tier, [key]):
             self._folder(tier).remove(unnamed)
 

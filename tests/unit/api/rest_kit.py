@@ -13,7 +13,7 @@ from api.app import create_app
 from api.services import QueueDepth, Services
 from epd.config import Config
 from epd.settings import Settings
-from epd.store.store import Store
+from epd.store.open import Store
 from tests.api_worker_double import CONFIG, WorkerDouble, announce
 from tests.store_kit import Stores
 

@@ -211,7 +211,7 @@ def test_a_store_that_does_not_answer_is_503(kept: Rest, monkeypatch: pytest.Mon
 def test_a_server_behind_tls_is_asked_in_a_thread(
     make_rest: MakeRest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LoopConnection, "serves", lambda _: False)
+    monkeypatch.setattr(LoopConnection, "supports", lambda _: False)
     kept = keep(make_rest())
     kept.client.put(URL, json=PROMPT)
     assert kept.client.get(URL).status_code == 200

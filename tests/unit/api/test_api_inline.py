@@ -12,7 +12,7 @@ import pytest
 from api.encode.submission import LONGEST_START
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import JobRecord
-from epd.store.store import release_inline
+from epd.store.open import release_inline
 from tests.unit.api.rest_kit import MakeRest, Rest
 
 KIB = 1 << 10

@@ -86,7 +86,7 @@ def test_a_body_of_unknown_length_is_read_too(rest: Rest, forbid_threads: Callab
 def test_a_server_behind_tls_is_asked_in_a_thread(
     make_rest: MakeRest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LoopConnection, "serves", lambda _: False)
+    monkeypatch.setattr(LoopConnection, "supports", lambda _: False)
     rest = make_rest(url_ttl=60)
     first = rest.encode(PNG)
     second = rest.encode(PNG)

@@ -25,7 +25,7 @@ from epd.contracts.messages import Wanted
 from epd.lookup import Found, cards_of, digest_of_memo, look_up, needs_of, parts_of_video, tracks_of
 from epd.settings import Settings
 from epd.store.cache.entry import ref_of
-from epd.store.store import Store
+from epd.store.open import Store
 from epd.store.values import Completed, SourceMemo
 from tests.store_kit import Stores
 

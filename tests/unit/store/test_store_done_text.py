@@ -9,7 +9,7 @@ import pytest
 from epd.contracts.embedding import AudioTrackInfo, EmbeddingRef, Entry, Metadata
 from epd.contracts.job import PartRecord, SegmentUse
 from epd.contracts.media import Modality
-from epd.store.connection import SIZE, portions
+from epd.store.connection import CHUNK_SIZE, chunks
 from epd.store.flights import done_text
 
 KEY = "c" * 64
@@ -45,8 +45,8 @@ def test_it_tells_what_segments_were_there() -> None:
     assert PartRecord.from_json(text) == PartRecord.done(ENTRY, {"fetch": 0.1}, segments=use)
 
 
-@pytest.mark.parametrize("count", [0, 1, SIZE, SIZE + 1, 3 * SIZE])
-def test_portions_hold_all_in_order(count: int) -> None:
-    parts = list(portions(range(count)))
+@pytest.mark.parametrize("count", [0, 1, CHUNK_SIZE, CHUNK_SIZE + 1, 3 * CHUNK_SIZE])
+def test_chunks_hold_all_in_order(count: int) -> None:
+    parts = list(chunks(range(count)))
     assert [one for part in parts for one in part] == list(range(count))
-    assert all(0 < len(part) <= SIZE for part in parts)
+    assert all(0 < len(part) <= CHUNK_SIZE for part in parts)

@@ -118,4 +118,4 @@ def complete_all(bench: Bench, has_audio: bool | None = None) -> None:
 
 def in_flight(bench: Bench, site: Site, kind: Modality = IMAGE) -> bool:
     """Whether the site's page is being downloaded."""
-    return bench.store.flights.flying([download_key(site.source.url or "", kind)])[0]
+    return bench.store.flights.active([download_key(site.source.url or "", kind)])[0]
