@@ -185,7 +185,7 @@ class _MemoMemory:
 
 
 class PartMemory:
-    """The parts that were checked last, so that each is checked once while its text and file stay the same."""
+    """The parts that were checked last: each is checked once while its text and its file stay the same."""
 
     def __init__(self, folder: EmbeddingFolder, *, limit: int = ENTRIES) -> None:
         """Keep ``limit`` parts of a folder (L1)."""

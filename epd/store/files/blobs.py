@@ -1,8 +1,8 @@
-"""Blobs: files of media bytes in one folder, bounded in bytes. The same for every store.
+"""Blobs: files of media bytes in one folder, whose total size is bounded.
 
 s-{uuid}      bytes of a source, downloaded or being uploaded
 r-{uuid}      decoded raw media
-m-{sha256}    a finished upload
+m-{sha256}    a finished upload; the digest is its media id
 i-{sha256}    bytes that came inside a request, see ``epd.store.files.inline``
 """
 
@@ -21,85 +21,88 @@ from typing import BinaryIO, Protocol
 from epd.contracts.errors import BlobMissing, BlobSpaceFull, MediaTooLarge
 from epd.contracts.media import BlobRef
 from epd.store.files.inline import INLINE, InlineFolder
-from epd.store.files.ledger import FolderLedger, Writing
+from epd.store.files.ledger import FolderLedger, Reservation
 from epd.store.values import BlobKind, InlineHolder
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _UPLOAD = "m-"
-#: What each kind may fill of the limit. Decoded media has a quarter that no download and no upload takes: the
-#: stage that empties the folder must never wait for the one that fills it.
+#: The share of the limit that each kind may fill. A quarter is left to decoded media alone, because the stage
+#: that empties the folder must never wait for the one that fills it.
 _SHARES = {BlobKind.SOURCE: 0.75, BlobKind.RAW: 1.0}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class UploadRecords(Protocol):
-    """Which uploads live, with their sizes."""
+    """The sizes of live uploads. They are kept on the server, which nothing in this package knows."""
 
     def remember(self, media_id: str, nbytes: int) -> None:
         """Record an upload for ``media_ttl`` seconds."""
         ...
 
     def renew(self, media_id: str) -> int | None:
-        """Its size in bytes, its life renewed, or None."""
+        """Return the size of an upload in bytes, or None, and renew its life."""
         ...
 
 
 class Blobs:
-    """Files of media bytes and decoded raw media, in a folder that is made on first use.
+    """Media bytes and decoded media, in a folder that is created with the first file. Safe across processes.
 
-    Uploads live ``media_ttl`` seconds, inline bytes while a job holds them, the others until they are freed
-    or swept.
+    An upload lives ``media_ttl`` seconds after its last use, inline bytes live while a job holds them, and
+    the others until they are freed or swept.
     """
 
     def __init__(self, root: Path, uploads: UploadRecords, *, limit: int, media_ttl: float) -> None:
-        """``limit`` is bytes over all blobs, ``media_ttl`` the seconds that an unused upload lives."""
+        """Use a folder with at most ``limit`` bytes of blobs. ``media_ttl`` is seconds."""
         self._root = root
         self._uploads = uploads
         self._limit = limit
         self._media_ttl = media_ttl
         self._ledger = FolderLedger(root, limit)
         self._inline = InlineFolder(root, self._ledger)
-        self._writing: dict[str, Writing] = {}
+        self._reservations: dict[str, Reservation] = {}
 
     @contextmanager
     def create(self, kind: BlobKind, reserve: int = 0) -> Iterator[tuple[str, BinaryIO]]:
-        """A new file to write, named ``(name, file)``; removed when the block raises.
+        """Open a new file for writing, as ``(name, file)``. It is deleted if the block raises.
 
-        ``reserve`` bytes are held against all processes until the block ends.
+        Args:
+            kind: What will be written.
+            reserve: Bytes of room that other processes cannot take until the block ends. ``grow`` adds more.
 
         Raises:
-            BlobSpaceFull: ``reserve`` bytes more are over the share of the kind, or the device is full.
+            BlobSpaceFull: there is no room for ``reserve`` bytes, or the device is full.
         """
         kind = BlobKind(kind)
         name = f"{kind.value}-{uuid.uuid4().hex}"
         path = self._root / name
         with _full_device(path):
-            writing = self._writing[name] = self._ledger.begin(name, reserve, _SHARES[kind])
+            reservation = self._ledger.reserve(name, reserve, _SHARES[kind])
+            self._reservations[name] = reservation
         try:
             with _full_device(path), path.open("xb") as file:
                 yield name, file
         finally:
-            del self._writing[name]
-            self._ledger.end(writing, _size(path) or 0)
+            del self._reservations[name]
+            self._ledger.settle(reservation, _size(path) or 0)
 
     def grow(self, name: str, nbytes: int) -> None:
-        """Hold room for so many bytes in all of a file that this process is writing.
+        """Reserve so many bytes in total for a file that this process is writing.
 
         Raises:
-            BlobSpaceFull: they do not fit now; what is held stays held.
-            MediaTooLarge: they would not fit into an empty folder.
+            BlobSpaceFull: they do not fit now. The reservation stays as it is.
+            MediaTooLarge: they would not even fit into an empty folder.
         """
         share = _SHARES[BlobKind(name[0])]
         if nbytes > share * self._limit:
             raise MediaTooLarge(f"{nbytes} bytes are more than the blob directory may hold")
-        self._ledger.grow(self._writing[name], nbytes, share)
+        self._ledger.grow(self._reservations[name], nbytes, share)
 
     def room(self, kind: BlobKind) -> int:
-        """About how many bytes of a kind still fit, without waiting and without looking at the files."""
+        """About how many bytes of a kind still fit, without a lock and without counting the files."""
         return self._ledger.room(_SHARES[kind])
 
     def path(self, ref: BlobRef) -> Path:
-        """The file of a blob; raises ``BlobMissing`` when it is gone or of another size."""
+        """The file of a blob; raises ``BlobMissing`` if it is gone or has another size."""
         path = self._root / ref.name
         size = _size(path)
         if size != ref.nbytes:
@@ -107,14 +110,14 @@ class Blobs:
         return path
 
     def free(self, ref: BlobRef) -> None:
-        """Remove a source or raw blob; uploads, inline bytes and missing files are left alone."""
+        """Delete a source or raw blob. Uploads, inline bytes and missing files are ignored."""
         self.free_all([ref])
 
     def free_all(self, refs: Sequence[BlobRef]) -> None:
-        """The same for many, with one change of the book; one that cannot be removed holds no other up.
+        """Delete many blobs, with one change of the ledger. One that cannot be deleted stops no other.
 
         Raises:
-            OSError: that of the last one that could not be removed.
+            OSError: a blob could not be deleted; the error of the last such blob.
         """
         freed, trouble = 0, None
         for ref in refs:
@@ -134,7 +137,7 @@ class Blobs:
             raise trouble
 
     def keep_media(self, name: str, digest: str) -> BlobRef:
-        """Turn a finished source file into the upload of that digest; one that is there is kept.
+        """Turn a finished source file into the upload of its digest. An upload that exists is kept.
 
         Raises:
             BlobMissing: the file is gone.
@@ -144,19 +147,19 @@ class Blobs:
         if size is None:
             raise BlobMissing(f"blob {name} is gone")
         ref = BlobRef(name=target.name, nbytes=size)
-        before = _size(target)
-        if before == size:
+        existing = _size(target)
+        if existing == size:
             source.unlink(missing_ok=True)
         else:
-            # Equal digests are equal bytes, so replacing a file of another size mends a damaged one.
+            # Equal digests are equal bytes, so an upload of another size is damaged.
             source.replace(target)
-        self._ledger.subtract(before or 0)
-        self._touch(target)
+        self._ledger.subtract(existing or 0)
+        _touch(target)
         self._uploads.remember(digest, size)
         return ref
 
     def media(self, media_id: str) -> BlobRef | None:
-        """The upload of that id, its life renewed; else the inline bytes of that digest, or None."""
+        """The upload of a media id, whose life is renewed, or else the inline bytes of that digest."""
         if not _DIGEST.fullmatch(media_id):
             return None
         upload = self._upload(media_id)
@@ -169,17 +172,17 @@ class Blobs:
     def _upload(self, media_id: str) -> BlobRef | None:
         size = self._uploads.renew(media_id)
         path = self._root / f"{_UPLOAD}{media_id}"
-        if size is None or _size(path) != size or not self._touch(path):
+        if size is None or _size(path) != size or not _touch(path):
             return None
         return BlobRef(name=path.name, nbytes=size)
 
     def keep_inline(self, media_id: str, job_id: str, data: bytes, until: float) -> None:
-        """Have a job hold bytes that came with it; an upload of them needs no holder.
+        """Store bytes that came with a job, for as long as it holds them. If they were uploaded, do nothing.
 
         ``until`` is the job's deadline in Unix seconds.
 
         Raises:
-            BlobSpaceFull: they do not fit, or the folder's lock could not be had in time.
+            BlobSpaceFull: they do not fit, or the ledger's lock was not free in time.
         """
         if self._upload(media_id) is not None or self._inline.join(media_id, job_id, until):
             return
@@ -188,57 +191,70 @@ class Blobs:
         self._inline.put(name, media_id, job_id, until)
 
     def join_inline(self, media_id: str, job_id: str, until: float) -> bool:
-        """Have a job hold inline bytes that are there for another; False where there are none.
+        """Let a job hold inline bytes that another job brought. False if there are none.
 
         Raises:
-            BlobSpaceFull: the folder's lock could not be had in time.
+            BlobSpaceFull: the ledger's lock was not free in time.
         """
         return self._inline.join(media_id, job_id, until)
 
     def inline_holders(self, most: int) -> list[InlineHolder]:
-        """Who holds inline bytes; of more than ``most`` digests a random choice."""
+        """The holders of inline bytes; of more than ``most`` digests a random choice."""
         return self._inline.holders(most)
 
     def drop_inline(self, holders: Sequence[InlineHolder]) -> int:
-        """End what these hold, and remove the bytes that nobody holds then; returns how many files went."""
+        """Remove holders, and delete the bytes that have none left. Returns how many files were deleted."""
         return self._inline.drop(holders)
 
     def sweep(self, older_than: float) -> int:
-        """Remove files not touched for that many seconds, uploads at their own age if that is higher.
+        """Delete files that have not been touched for that many seconds, and what dead writers left.
 
-        What a dead writer left half written goes at any age, what is being written at none. Returns how many.
+        An upload is kept for at least ``media_ttl``. A file that is being written is never deleted, and nor
+        are inline bytes that a job holds.
+
+        Returns:
+            How many files were deleted.
         """
         count = self._ledger.count()
-        now, busy = time.time(), self._ledger.being_written()
+        now, being_written = time.time(), self._ledger.being_written()
         with suppress(FileNotFoundError):
             for file in os.scandir(self._root):
-                age = max(older_than, self._media_ttl) if file.name.startswith(_UPLOAD) else older_than
-                with suppress(FileNotFoundError):
-                    if not file.is_file(follow_symlinks=False) or file.name in busy:
-                        continue
-                    if (status := file.stat()).st_mtime >= now - age:
-                        continue
-                    if file.name.startswith(INLINE):  # what is still held stays
-                        count += self._inline.drop([InlineHolder(file.name.removeprefix(INLINE))])
-                        continue
-                    Path(file.path).unlink()
-                    self._ledger.subtract(status.st_size)
-                    count += 1
+                if file.name not in being_written:
+                    count += self._sweep_file(file, now, older_than)
         return count
 
+    def _sweep_file(self, file: os.DirEntry[str], now: float, older_than: float) -> int:
+        """Delete a file if it is old. Returns 1 if it was deleted, else 0."""
+        age = max(older_than, self._media_ttl) if file.name.startswith(_UPLOAD) else older_than
+        with suppress(FileNotFoundError):
+            if not file.is_file(follow_symlinks=False):
+                return 0
+            status = file.stat()
+            if status.st_mtime >= now - age:
+                return 0
+            if file.name.startswith(INLINE):
+                return self._inline.drop([InlineHolder(file.name.removeprefix(INLINE))])
+            Path(file.path).unlink()
+            self._ledger.subtract(status.st_size)
+            return 1
+        return 0
+
     def used_bytes(self) -> int:
-        """Bytes of all blobs, with what is held for those being written."""
+        """Bytes of all blobs, with the reservations of those that are being written."""
         return self._ledger.bytes_now()
 
-    def _touch(self, path: Path) -> bool:
-        try:
-            os.utime(path)
-        except FileNotFoundError:
-            return False
-        return True
+
+def _touch(path: Path) -> bool:
+    """Renew the modification time of a file. False if there is none."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _size(path: Path) -> int | None:
+    """The size of a file in bytes; None if there is none."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -247,7 +263,7 @@ def _size(path: Path) -> int | None:
 
 @contextmanager
 def _full_device(path: Path) -> Iterator[None]:
-    """Remove the file of a block that raises; a device without room becomes ``BlobSpaceFull``."""
+    """Delete the file if the block raises, and turn the error of a full device into ``BlobSpaceFull``."""
     try:
         yield
     except BaseException as error:

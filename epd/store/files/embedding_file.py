@@ -2,7 +2,7 @@
 
 Format (https://github.com/huggingface/safetensors, "Format"): 8 bytes little-endian header length, a JSON
 header padded with spaces so that data starts at a multiple of 8, then the data. It is written by hand because
-the library copies the tensor and has no bfloat16 without torch; the tests read the files with the library.
+the library copies the tensor and has no bfloat16 without torch. The tests read the files with the library.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from epd.contracts.errors import NotFound
 TENSOR = "ec_cache"
 FILE_NAME = "encoder_cache.safetensors"
 
-#: Bytes an element, by the dtype's name in refs and in safetensors.
+#: Bytes per element, by the name of the dtype in references.
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-#: The same dtypes as safetensors names them.
+#: The names of the same dtypes in safetensors.
 DTYPE_CODES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 _NAMES = {code: name for name, code in DTYPE_CODES.items()}
 
@@ -34,10 +34,15 @@ _LENGTH = struct.Struct("<Q")
 _ALIGNMENT = 8
 _MAX_HEADER = 1 << 20
 
+#: Bytes that are read at once. Reading and hashing this much both release the GIL.
+_PIECE = 1 << 20
+#: Hex digits of a checksum, which is the beginning of a sha256.
+_DIGITS = 16
+
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingFile:
-    """A checked file. ``offset`` is where the data starts, ``nbytes`` its size; ``header`` the metadata."""
+    """A checked file: its tensor, where the ``nbytes`` of data begin, and the header's metadata."""
 
     path: Path
     shape: tuple[int, int]
@@ -47,7 +52,7 @@ class EmbeddingFile:
     header: dict[str, str]
 
     def rows(self, start: int, stop: int) -> tuple[int, int]:
-        """Offset in the file and size in bytes of rows [start, stop).
+        """The offset in the file and the size in bytes of rows [start, stop).
 
         Raises:
             ValueError: not 0 <= start <= stop <= tokens.
@@ -59,7 +64,7 @@ class EmbeddingFile:
 
 
 def header_of(metadata: Metadata) -> dict[str, str]:
-    """The header metadata of an embedding's file: what tells it apart without the index."""
+    """The metadata in a file's header, which identifies an embedding without the index."""
     header = {
         "content_digest": metadata.content_digest,
         "encoder": metadata.encoder,
@@ -71,7 +76,7 @@ def header_of(metadata: Metadata) -> dict[str, str]:
 
 
 def encode_header(shape: tuple[int, int], dtype: str, nbytes: int, header: dict[str, str]) -> bytes:
-    """All bytes before the data: length, JSON and padding.
+    """The bytes before the data: length, JSON and padding.
 
     Raises:
         ValueError: the dtype is unknown, or shape, dtype and size disagree.
@@ -87,11 +92,11 @@ def encode_header(shape: tuple[int, int], dtype: str, nbytes: int, header: dict[
 
 
 def write_embedding(fd: int, ref: EmbeddingRef, data: memoryview, header: dict[str, str]) -> None:
-    """Write a whole embedding to an open file; ``key`` and ``tokens`` are added to the header.
+    """Write an embedding to an open file. The header gets ``key`` and ``tokens``, too.
 
     Raises:
         ValueError: shape, dtype and data disagree.
-        OSError: the device's own, as of one that is full.
+        OSError: the device failed or is full.
     """
     if data.nbytes != ref.nbytes:
         raise ValueError(f"{data.nbytes} bytes of data, the reference says {ref.nbytes}")
@@ -101,23 +106,23 @@ def write_embedding(fd: int, ref: EmbeddingRef, data: memoryview, header: dict[s
 
 
 def _write_all(fd: int, data: bytes | memoryview) -> None:
-    """All of it: the kernel takes some 2 GB at a time, and less where the device fills up."""
+    """Write everything. One write takes at most 2 GB, and less when the device fills up."""
     left = memoryview(data).cast("B")
     while left:
         left = left[os.write(fd, left) :]
 
 
 def open_regular(path: Path, *, buffered: bool = True) -> BinaryIO:
-    """A file, open for reading; what else may stand there (a pipe, a device) is never waited for.
+    """Open a file for reading. Anything else of that name, such as a pipe, is not waited for.
 
     Raises:
-        NotFound: it is no regular file.
-        OSError: it cannot be opened; ``FileNotFoundError`` where there is none.
+        NotFound: it is not a regular file.
+        OSError: it cannot be opened; ``FileNotFoundError`` if there is none.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise NotFound("embedding file: something else than a file stands there")
+            raise NotFound("embedding file: it is not a regular file")
         return os.fdopen(fd, "rb", buffering=-1 if buffered else 0)
     except BaseException:
         os.close(fd)
@@ -125,10 +130,10 @@ def open_regular(path: Path, *, buffered: bool = True) -> BinaryIO:
 
 
 def open_embedding(path: Path) -> EmbeddingFile:
-    """Check a file from its header and its size.
+    """Check a file by its header and its size.
 
     Raises:
-        NotFound: it is not there, or it is not a whole embedding.
+        NotFound: there is no such file, or it is not a whole embedding.
     """
     try:
         with open_regular(path, buffered=False) as file:
@@ -138,7 +143,7 @@ def open_embedding(path: Path) -> EmbeddingFile:
 
 
 def read_header(path: Path, file: Any) -> EmbeddingFile:
-    """The same of a file that is open at its start.
+    """Check a file that is open at its start.
 
     Raises:
         NotFound: it is not a whole embedding.
@@ -167,25 +172,18 @@ def _parse(path: Path, file: Any) -> EmbeddingFile:
     return EmbeddingFile(path, (rows, hidden), dtype, offset, nbytes, header)
 
 
-#: Bytes that are read at once; both hashing and reading of so many let other threads run.
-_PIECE = 1 << 20
-_DIGITS = 16
-
-
 def copy_all(source: BinaryIO, fd: int) -> str:
-    """Copy a file from its start and return its checksum; raises ``OSError`` as reading or writing does."""
+    """Copy a file from its start and return its checksum; raises ``OSError``."""
     hasher = hashlib.sha256()
     source.seek(0)
     while piece := source.read(_PIECE):
         hasher.update(piece)
-        left = memoryview(piece)
-        while left:
-            left = left[os.write(fd, left) :]
+        _write_all(fd, piece)
     return hasher.hexdigest()[:_DIGITS]
 
 
 def checksum_of(source: BinaryIO) -> str:
-    """The checksum of a file from its start; raises ``OSError`` as reading does."""
+    """The checksum of a file from its start; raises ``OSError``."""
     hasher = hashlib.sha256()
     source.seek(0)
     while piece := source.read(_PIECE):

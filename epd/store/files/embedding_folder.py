@@ -1,7 +1,7 @@
-"""The folder of embedding files: ``<root>/<key>/encoder_cache.safetensors``, published write-once.
+"""The folder of embedding files: ``<root>/<key>/encoder_cache.safetensors``, each published once.
 
-A file appears whole or not at all (temporary file in the same folder, fsync, link) and a good one that is
-there already is kept: renaming over a file that somebody reads gave readers wrong tensors (DESIGN 4).
+A file appears whole or not at all (temporary file in the same folder, fsync, link), and a good file that
+exists is kept: renaming over a file while it is read gave readers wrong tensors.
 """
 
 from __future__ import annotations
@@ -27,44 +27,50 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY = ".tmp-"
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
-#: Inode, size in bytes, and time of change in nanoseconds.
+#: Inode, size in bytes, and modification time in nanoseconds.
 FileStamp = tuple[int, int, int]
 
-#: Another process may remove the empty folder between its making and the file's.
+#: Tries to write a file: another process may remove its folder while that is still empty.
 _ATTEMPTS = 3
 
 
 class EmbeddingFolder:
-    """Files of embeddings below one root, which is made on first use."""
+    """Embedding files below one root folder, which is created with the first file."""
 
     def __init__(self, root: Path, *, device: int | None = None) -> None:
-        """Use this root; it should be in memory (``/dev/shm``) or on a disk that all processes share.
+        """Use a root folder.
 
-        With a ``device`` (``st_dev``) it is never made, and written to on that file system alone: below a
-        mount that was lost lies another, which has no room set aside for embeddings.
+        Args:
+            root: A folder in memory (``/dev/shm``) or on a disk, which all processes share.
+            device: The file system (``st_dev``) that the root must be on. The root is not created then. If a
+                mount is lost, the folder below it lies on another file system, which must not fill up.
         """
         self._root = root
         self._device = device
 
     def path(self, key: str) -> Path:
-        """The file of an embedding; raises ``NotFound`` for what is no key, so no path leaves the root."""
+        """The file of an embedding.
+
+        Raises:
+            NotFound: the key is not well-formed. So no path leads out of the root.
+        """
         return Path(self._file(key))
 
     def _file(self, key: str) -> str:
-        """The same as text: path objects are a good part of what a small file costs."""
+        """``path`` as text, since path objects are a large part of the cost of a small file."""
         if not _KEY.fullmatch(key):
             raise NotFound("no embedding has such a key")
         return f"{self._root}/{key}/{FILE_NAME}"
 
     def check(self, ref: EmbeddingRef) -> EmbeddingFile:
-        """The file of a reference, checked; raises ``NotFound`` when it is gone, damaged or another's."""
+        """Check that a file is whole and agrees with its reference; raises ``NotFound`` otherwise."""
         file = open_embedding(self.path(ref.key))
         if (file.shape, file.dtype, file.header.get("key")) != (ref.shape, ref.dtype, ref.key):
             raise NotFound(f"embedding file holds {file.dtype} {list(file.shape)}, not what the index says")
         return file
 
     def stamp(self, key: str) -> FileStamp | None:
-        """What changes with a file when it is replaced or written to; None when there is none."""
+        """What differs after a file was replaced or written to; None if there is no file."""
         try:
             found = os.stat(self._file(key))
         except OSError:
@@ -72,11 +78,16 @@ class EmbeddingFolder:
         return (found.st_ino, found.st_size, found.st_mtime_ns)
 
     def publish(self, ref: EmbeddingRef, data: memoryview, header: dict[str, str]) -> None:
-        """Write the file once.
+        """Write a file, unless a good one exists.
+
+        Args:
+            ref: What the file will contain.
+            data: The tensor, row by row.
+            header: Metadata for the file's header.
 
         Raises:
             ValueError: reference and data disagree.
-            BlobSpaceFull: no room is left on the device of the root.
+            BlobSpaceFull: the device is full.
         """
 
         def is_good() -> bool:
@@ -87,15 +98,22 @@ class EmbeddingFolder:
         self._place(ref.key, lambda fd: write_embedding(fd, ref, data, header), keep=is_good)
 
     def copy_in(self, key: str, source: BinaryIO, *, keep: bool, checksum: str | None = None) -> str:
-        """Make a file from one of another folder; returns the checksum of what was copied.
+        """Copy a file from another folder.
 
-        A file that is there already stays with ``keep``; else it is what an unfinished copy left, and is
-        replaced: no index names it, so nobody reads it.
+        Args:
+            key: The embedding key.
+            source: The open file.
+            keep: Whether to keep a file that exists. Otherwise it is replaced: it is what a mover left that
+                died, no index names it, and so nobody reads it.
+            checksum: The checksum that the source must have.
+
+        Returns:
+            The checksum of the copy.
 
         Raises:
-            NotFound: the source is not what the given checksum says; nothing was made.
-            BlobSpaceFull: no room is left on the device of the root.
-            OSError: any other trouble of either device.
+            NotFound: the source has another checksum. Nothing was written.
+            BlobSpaceFull: the device is full.
+            OSError: either device failed otherwise.
         """
         found = ""
 
@@ -109,25 +127,25 @@ class EmbeddingFolder:
         return found
 
     def remove(self, key: str) -> bool:
-        """Delete a file; True when it was there. A reader that has it open keeps it."""
+        """Delete a file. Returns whether there was one. An open file stays readable."""
         path = self.path(key)
         try:
             path.unlink()
         except FileNotFoundError:
             return False
         except IsADirectoryError:
-            _clear_away(path)
-        # Not empty: somebody writes the same embedding anew.
+            _remove_folder(path)
+        # The folder is not empty if another process writes the same embedding again.
         with suppress(OSError):
             path.parent.rmdir()
         return True
 
     def untouched(self, older_than: float) -> Iterator[str]:
-        """Keys of files not written for that many seconds. Temporary files of that age are deleted."""
+        """Keys of files that are older than that many seconds. Deletes temporary files of that age."""
         limit = time.time() - older_than
         with suppress(FileNotFoundError), os.scandir(self._root) as folders:
             for folder in folders:
-                if _KEY.fullmatch(folder.name) and _settle(Path(folder.path), limit):
+                if _KEY.fullmatch(folder.name) and _clean(Path(folder.path), limit):
                     yield folder.name
 
     def _is_good(self, ref: EmbeddingRef) -> bool:
@@ -138,7 +156,7 @@ class EmbeddingFolder:
         return True
 
     def _place(self, key: str, fill: Callable[[int], object], *, keep: Callable[[], bool]) -> None:
-        """Write a file under its name; one that came there meanwhile stays where ``keep`` says so."""
+        """Write a file under its name. If another process was faster, ``keep`` decides about its file."""
         path = self._file(key)
         self._require_device()
         for attempt in range(_ATTEMPTS):
@@ -166,7 +184,7 @@ class EmbeddingFolder:
                 os.close(fd)
             _link(temporary, path, keep)
         except BaseException:
-            # Nothing of it stays on a full device, unless another file lies in the folder.
+            # A full device must not keep remains. The folder stays if it contains another file.
             with suppress(OSError):
                 os.unlink(temporary)
             with suppress(OSError):
@@ -176,7 +194,7 @@ class EmbeddingFolder:
             os.unlink(temporary)
 
     def _make(self, folder: str) -> None:
-        """The folder of one embedding, and the root where this is the first."""
+        """Create the folder of an embedding, and the root if it does not exist."""
         try:
             os.mkdir(folder)
         except FileExistsError:
@@ -187,7 +205,7 @@ class EmbeddingFolder:
             os.makedirs(folder, exist_ok=True)
 
     def _require_device(self) -> None:
-        """Raises ``OSError`` where the root is not on its file system any more."""
+        """Raise ``OSError`` if the root is not on the required file system."""
         if self._device is not None and os.stat(self._root).st_dev != self._device:
             raise OSError(errno.ENODEV, "it is on another file system than at start", str(self._root))
 
@@ -198,19 +216,19 @@ def _link(temporary: str, path: str, keep: Callable[[], bool]) -> None:
     except FileExistsError:
         if not keep():
             logger.warning("%s: a damaged or unfinished file is replaced", path)
-            _clear_away(Path(path))
+            _remove_folder(Path(path))
             os.replace(temporary, path)
 
 
-def _clear_away(path: Path) -> None:
-    """Delete a folder that stands where a file of ours belongs: nothing else could ever come there again."""
+def _remove_folder(path: Path) -> None:
+    """Delete a folder that has the name of an embedding file, since it would block that name for ever."""
     if path.is_dir():
         logger.warning("%s is a folder and is deleted", path)
         shutil.rmtree(path)
 
 
-def _settle(folder: Path, limit: float) -> bool:
-    """Delete old temporary files of one embedding's folder; True when its file is old too."""
+def _clean(folder: Path, limit: float) -> bool:
+    """Delete old temporary files from the folder of an embedding. Returns whether its file is old, too."""
     old = False
     with suppress(OSError):
         for file in os.scandir(folder):

@@ -1,12 +1,12 @@
-"""Bytes that came inside a request: one file a digest, kept exactly as long as a job holds it.
+"""Bytes that came inside a request: one file per digest, which is kept exactly as long as a job holds it.
 
-i-{sha256}                     the bytes
-.inline/{sha256}/{job id}      empty: that job holds them; its modification time says until when at most
+i-{sha256}                   the bytes
+.inline/{sha256}/{job id}    empty: this job holds the bytes; the modification time is the end of the hold
 
-Who holds what stands in the folder itself, as the ledger's book does, so a lost store loses no room. Every
-change is made under the ledger's lock. A file is put after its holder and removed before its holders' folder,
-so a kill between two steps leaves either a file that is held or a folder that the next round removes; and a
-job that arrives with the same bytes while they are being removed either finds them or writes them anew.
+The folder itself records who holds what, as the ledger does, so losing the server's data loses no room. All
+changes are made under the ledger's lock. The bytes are written after their first holder and deleted before
+the holders' folder, so a kill between two steps leaves either bytes that are held or a folder that the next
+round deletes. A job that brings the same bytes while they are being deleted finds them or writes them again.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from epd.contracts.errors import BlobSpaceFull
 from epd.store.files.ledger import FolderLedger
 from epd.store.values import InlineHolder
 
-#: First letters of the name of a file of inline bytes.
+#: How the name of a file of inline bytes begins.
 INLINE = "i-"
 
 _HOLDERS = ".inline"
 
 
 class InlineFolder:
-    """Inline bytes and their holders in one blob folder. Safe over processes."""
+    """Inline bytes and their holders in one blob folder. Safe across processes."""
 
     def __init__(self, root: Path, ledger: FolderLedger) -> None:
         """``ledger`` is that of the same folder."""
@@ -39,14 +39,14 @@ class InlineFolder:
         self._ledger = ledger
 
     def path(self, media_id: str) -> Path:
-        """Where the bytes of a digest lie, whether or not they are there."""
+        """The file of a digest, whether or not it exists."""
         return self._root / f"{INLINE}{media_id}"
 
     def join(self, media_id: str, job_id: str, until: float) -> bool:
-        """Have a job hold bytes that are there, until Unix time ``until`` at most; False: they are not.
+        """Let a job hold bytes that exist, at most until ``until`` in Unix seconds. False if there are none.
 
         Raises:
-            BlobSpaceFull: the ledger's lock could not be had in time.
+            BlobSpaceFull: the ledger's lock was not free in time.
         """
         if not self.path(media_id).exists():
             return False
@@ -57,25 +57,25 @@ class InlineFolder:
             return True
 
     def put(self, name: str, media_id: str, job_id: str, until: float) -> None:
-        """Turn a finished source file into the bytes of that digest, held by a job; raises as ``join``."""
+        """Turn a finished source file into the bytes of a digest, held by a job. Raises as ``join`` does."""
         source, target = self._root / name, self.path(media_id)
         try:
             with self._ledger.locked():
                 self._hold(media_id, job_id, until)
-                double = target.stat().st_size if target.exists() else 0
-                source.replace(target)  # equal digests are equal bytes
+                replaced = target.stat().st_size if target.exists() else 0
+                source.replace(target)  # Equal digests are equal bytes.
         except BlobSpaceFull:
             with suppress(FileNotFoundError):
                 nbytes = source.stat().st_size
                 source.unlink()
                 self._ledger.subtract(nbytes)
             raise
-        self._ledger.subtract(double)
+        self._ledger.subtract(replaced)
 
     def holders(self, most: int) -> list[InlineHolder]:
-        """Who holds what; a random choice where there are more than ``most`` digests, so that all get a turn.
+        """All holders. Of more than ``most`` digests it takes a random choice, so that each gets its turn.
 
-        A digest without a holder (a process died while it freed it) is given with an empty job id.
+        A digest without a holder (its process died while it freed the bytes) has an empty job id.
         """
         digests = _names_in(self._holders)
         if len(digests) > most:
@@ -83,9 +83,9 @@ class InlineFolder:
         return [holder for media_id in digests for holder in self._holders_of(media_id)]
 
     def drop(self, holders: Sequence[InlineHolder]) -> int:
-        """End what these hold, and remove the bytes that nobody holds then; returns how many files went.
+        """Remove holders, and delete the bytes that have none left. Returns how many files were deleted.
 
-        A lock that cannot be had in time leaves the rest to the next round.
+        If the lock is not free in time, the rest is left to the next round.
         """
         files = 0
         by_digest = attrgetter("media_id")
@@ -96,7 +96,7 @@ class InlineFolder:
 
     def _drop(self, media_id: str, job_ids: Sequence[str]) -> int:
         nbytes = None
-        with suppress(FileNotFoundError), self._ledger.locked():  # nothing was ever written there
+        with suppress(FileNotFoundError), self._ledger.locked():  # There may never have been a file.
             folder = self._holders / media_id
             for job_id in filter(None, job_ids):
                 (folder / job_id).unlink(missing_ok=True)

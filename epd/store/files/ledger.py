@@ -1,13 +1,14 @@
-"""The book of a folder's bytes, shared by every process that writes into it: room is held before it is used.
+"""The ledger of a folder: every process that writes into the folder reserves room there first.
 
-<folder>/.ledger/book        bytes taken, bytes that fit, when the files were last counted
-<folder>/.ledger/{name}      what a live writer holds for the file of that name: its size, in a sparse file
+<folder>/.ledger/book      the totals: bytes used, bytes that fit on the device, time of the last count
+<folder>/.ledger/{name}    a live writer's reservation for the file of that name; its size is what it reserves
+                           (a sparse file)
 
-A change of the book is made under one lock of the file system, and takes microseconds. A writer keeps a lock
-on its reservation for as long as it lives; the kernel drops it with the process, so the next count sees that
-the writer is dead, and removes reservation and half-written file. Whatever else makes book and folder differ
-(a kill between two steps, files moved by hand) ends with the next count. The store has no part in it, so
-that a lost store loses no room.
+The totals change under one file lock, which takes microseconds. A writer also locks its reservation for as
+long as it lives. The kernel drops that lock with the process, so the next count sees that the writer is dead,
+and removes its reservation and its unfinished file. A count also corrects any other error of the totals (a
+process killed between two steps, files moved by hand). The ledger does not depend on the server, so losing
+the server's data loses no room.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from pathlib import Path
 
 from epd.contracts.errors import BlobSpaceFull
 
-#: Seconds for which a count of the files is believed by all processes together.
+#: Seconds for which all processes rely on a count of the files.
 COUNT_LIFE = 2.0
-#: Before room is refused the files are counted anew, unless that was done less than so many seconds ago.
+#: A refusal needs a count that is no older than this, in seconds.
 REFUSAL_LIFE = 0.05
-#: Seconds to wait for the lock: it is held for microseconds, but its holder may be frozen (SIGSTOP).
+#: Seconds to wait for the lock. It is held for microseconds, but its holder may be frozen (SIGSTOP).
 LOCK_SECONDS = 2.0
 
 _LEDGER = ".ledger"
 _BOOK = "book"
 _LOCK_PAUSE = 0.0005
-#: Left free on the device, for the embeddings that usually share it: a 32nd of it, up to so many bytes.
+#: Bytes left free on the device for embeddings, which usually share it: 1/32 of it, but at most this.
 _HEADROOM = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
-    """``used`` bytes are taken or held; the device takes ``ceiling`` bytes. ``counted_at``: Unix seconds."""
+class Totals:
+    """``used`` bytes are taken or reserved; the device takes ``ceiling``. ``counted_at`` is Unix seconds."""
 
     used: int
     ceiling: int
@@ -49,50 +50,53 @@ class Book:
     _LAYOUT = struct.Struct("<qqd")
 
     @classmethod
-    def parse(cls, data: bytes) -> Book | None:
-        """The book of a file's bytes; None where it was never written whole."""
+    def parse(cls, data: bytes) -> Totals | None:
+        """The totals in a file's bytes; None if the file was never written as a whole."""
         return cls(*cls._LAYOUT.unpack(data)) if len(data) == cls._LAYOUT.size else None
 
     def pack(self) -> bytes:
         """The inverse of ``parse``."""
         return self._LAYOUT.pack(self.used, self.ceiling, self.counted_at)
 
-    def add(self, nbytes: int) -> Book:
-        """The book with so many bytes more (or fewer)."""
-        return Book(max(0, self.used + nbytes), self.ceiling, self.counted_at)
+    def add(self, nbytes: int) -> Totals:
+        """The totals with more bytes used, or fewer."""
+        return Totals(max(0, self.used + nbytes), self.ceiling, self.counted_at)
 
     def is_older(self, seconds: float) -> bool:
-        """Whether the count is older than that, or of a clock that went back."""
+        """Whether the count is older than that. One from the future is: the clock was set back."""
         return not 0 <= time.time() - self.counted_at < seconds
 
 
 @dataclass(slots=True)
-class Writing:
-    """A file being written: its name, the bytes held for it, and the open reservation whose lock we hold."""
+class Reservation:
+    """Room for a file that is being written: its name, its bytes, and the open file that we have locked."""
 
     name: str
-    held: int
+    nbytes: int
     fd: int
 
 
 class FolderLedger:
-    """Holds room in one folder, up to ``limit`` bytes and what the device takes. Safe over processes."""
+    """Room in one folder, up to ``limit`` bytes and to what the device takes. Safe across processes.
+
+    A ``share`` is the part of the limit that one kind of file may fill.
+    """
 
     def __init__(self, folder: Path, limit: int) -> None:
-        """The folder is made with the first file."""
+        """The folder is created with the first reservation."""
         self._folder = folder
         self._ledger = folder / _LEDGER
         self._limit = limit
 
     @contextmanager
     def locked(self) -> Iterator[int]:
-        """The book, open and locked, for short work; no method that changes it may be called inside.
+        """Lock the totals and give their open file. Keep the block short, and change no room inside.
 
-        Opened anew each time: a lock is shared with forks and threads else.
+        The file is opened each time, because threads and forks that share an open file share its lock.
 
         Raises:
             FileNotFoundError: nothing was ever written into the folder.
-            BlobSpaceFull: the lock could not be had in time.
+            BlobSpaceFull: the lock was not free in time.
         """
         fd = os.open(self._ledger / _BOOK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -101,107 +105,107 @@ class FolderLedger:
         finally:
             os.close(fd)
 
-    def begin(self, name: str, nbytes: int, share: float) -> Writing:
-        """Hold room for a new file; ``end`` has to follow. ``share`` of the limit may be taken by its kind.
+    def reserve(self, name: str, nbytes: int, share: float) -> Reservation:
+        """Reserve room for a new file. The caller must call ``settle`` at the end.
 
         Raises:
-            BlobSpaceFull: it does not fit.
+            BlobSpaceFull: there is no room, or the lock was not free in time.
         """
         self._ledger.mkdir(parents=True, exist_ok=True)
-        with self.locked() as lock:
-            self._take(lock, nbytes, share)
+        with self.locked() as book:
+            self._take(book, nbytes, share)
             fd = os.open(self._ledger / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(fd, nbytes)
-            return Writing(name, nbytes, fd)
+            return Reservation(name, nbytes, fd)
 
-    def grow(self, writing: Writing, nbytes: int, share: float) -> None:
-        """Hold so many bytes in all; less than what is held already changes nothing. Raises as ``begin``."""
-        if nbytes <= writing.held:
+    def grow(self, reservation: Reservation, nbytes: int, share: float) -> None:
+        """Raise a reservation to so many bytes; it never shrinks. Raises as ``reserve`` does."""
+        if nbytes <= reservation.nbytes:
             return
-        with self.locked() as lock:
-            self._take(lock, nbytes - writing.held, share)
-            os.ftruncate(writing.fd, nbytes)
-            writing.held = nbytes
+        with self.locked() as book:
+            self._take(book, nbytes - reservation.nbytes, share)
+            os.ftruncate(reservation.fd, nbytes)
+            reservation.nbytes = nbytes
 
-    def end(self, writing: Writing, nbytes: int) -> None:
-        """The file is whole with that many bytes, or gone with zero."""
-        with suppress(BlobSpaceFull, FileNotFoundError), self.locked() as lock:
-            self._write(lock, self._read(lock).add(nbytes - writing.held))
-        (self._ledger / writing.name).unlink(missing_ok=True)
-        os.close(writing.fd)
+    def settle(self, reservation: Reservation, nbytes: int) -> None:
+        """Replace a reservation by the size of the finished file, or by zero if the file is gone."""
+        with suppress(BlobSpaceFull, FileNotFoundError), self.locked() as book:
+            self._write(book, self._read(book).add(nbytes - reservation.nbytes))
+        (self._ledger / reservation.name).unlink(missing_ok=True)
+        os.close(reservation.fd)
 
     def subtract(self, nbytes: int) -> None:
-        """A file that was whole went. A book that cannot be had in time is put right by the next count."""
-        with suppress(BlobSpaceFull, FileNotFoundError), self.locked() as lock:
-            self._write(lock, self._read(lock).add(-nbytes))
+        """Note that finished files were deleted. If the lock is not free in time, the next count notes it."""
+        with suppress(BlobSpaceFull, FileNotFoundError), self.locked() as book:
+            self._write(book, self._read(book).add(-nbytes))
 
     def bytes_now(self) -> int:
-        """Bytes of all files and of all that is held; files that others put there count within seconds."""
+        """Bytes of all files and reservations. Files that others put there count within seconds."""
         try:
-            with self.locked() as lock:
-                book = self._read(lock)
-                if book.is_older(COUNT_LIFE):
-                    book = self._count(lock)[0]
-                return book.used
+            with self.locked() as book:
+                totals = self._read(book)
+                if totals.is_older(COUNT_LIFE):
+                    totals = self._count(book)[0]
+                return totals.used
         except (FileNotFoundError, BlobSpaceFull):
             return sum(_sizes_of(self._folder).values())
 
     def room(self, share: float) -> int:
-        """About how many bytes a share still takes, from the book as it stands: no lock, no count."""
+        """About how many bytes a share still takes, from the last totals: without a lock and a count."""
         try:
-            book = Book.parse((self._ledger / _BOOK).read_bytes())
+            totals = Totals.parse((self._ledger / _BOOK).read_bytes())
         except OSError:
-            book = None
-        if book is None:
+            totals = None
+        if totals is None:
             return int(share * self._limit)
-        return min(int(share * self._limit), book.ceiling) - book.used
+        return min(int(share * self._limit), totals.ceiling) - totals.used
 
     def count(self) -> int:
-        """Count anew, and remove what dead writers left; returns how many files that were."""
+        """Count the files, and delete what dead writers left. Returns how many files that were."""
         try:
-            with self.locked() as lock:
-                return self._count(lock)[1]
+            with self.locked() as book:
+                return self._count(book)[1]
         except (FileNotFoundError, BlobSpaceFull):
             return 0
 
     def being_written(self) -> frozenset[str]:
-        """Names of files that have a reservation."""
+        """Names of the files that have a reservation."""
         return frozenset(_sizes_of(self._ledger)) - {_BOOK}
 
-    def _take(self, lock: int, nbytes: int, share: float) -> None:
-        limit, book = int(share * self._limit), self._read(lock)
-        if book.is_older(COUNT_LIFE) or (
-            book.used + nbytes > min(limit, book.ceiling) and book.is_older(REFUSAL_LIFE)
+    def _take(self, book: int, nbytes: int, share: float) -> None:
+        limit, totals = int(share * self._limit), self._read(book)
+        if totals.is_older(COUNT_LIFE) or (
+            totals.used + nbytes > min(limit, totals.ceiling) and totals.is_older(REFUSAL_LIFE)
         ):
-            book = self._count(lock)[0]
-        if book.used + nbytes > min(limit, book.ceiling):
+            totals = self._count(book)[0]
+        if totals.used + nbytes > min(limit, totals.ceiling):
             raise BlobSpaceFull(f"no room for {nbytes} bytes more in the blob directory")
-        self._write(lock, book.add(nbytes))
+        self._write(book, totals.add(nbytes))
 
-    def _read(self, lock: int) -> Book:
-        return Book.parse(os.pread(lock, 64, 0)) or Book(0, 0, 0.0)
+    def _read(self, book: int) -> Totals:
+        return Totals.parse(os.pread(book, 64, 0)) or Totals(0, 0, 0.0)
 
-    def _write(self, lock: int, book: Book) -> None:
-        os.pwrite(lock, book.pack(), 0)
+    def _write(self, book: int, totals: Totals) -> None:
+        os.pwrite(book, totals.pack(), 0)
 
-    def _count(self, lock: int) -> tuple[Book, int]:
-        """The book from the files themselves, and how many files of dead writers went."""
-        held = {name: nbytes for name, nbytes in _sizes_of(self._ledger).items() if name != _BOOK}
-        dead = {name for name in held if self._is_dead(name)}
+    def _count(self, book: int) -> tuple[Totals, int]:
+        """Make new totals from the files. Returns also how many files of dead writers were deleted."""
+        reserved = {name: nbytes for name, nbytes in _sizes_of(self._ledger).items() if name != _BOOK}
+        dead = {name for name in reserved if self._is_dead(name)}
         for name in dead:
             (self._folder / name).unlink(missing_ok=True)
             (self._ledger / name).unlink(missing_ok=True)
         sizes = _sizes_of(self._folder)
-        live = {name: nbytes for name, nbytes in held.items() if name not in dead}
+        live = {name: nbytes for name, nbytes in reserved.items() if name not in dead}
         used = sum(live.values()) + sum(nbytes for name, nbytes in sizes.items() if name not in live)
         unwritten = sum(max(0, nbytes - sizes.get(name, 0)) for name, nbytes in live.items())
-        book = Book(used, used + max(0, _device_room(self._folder) - unwritten), time.time())
-        self._write(lock, book)
-        return book, len(dead)
+        totals = Totals(used, used + max(0, _device_room(self._folder) - unwritten), time.time())
+        self._write(book, totals)
+        return totals, len(dead)
 
     def _is_dead(self, name: str) -> bool:
-        """Whether nobody holds the lock of a reservation. Holders take it under the book's lock."""
+        """Whether a reservation is unlocked. Writers lock theirs while they hold the lock of the totals."""
         try:
             fd = os.open(self._ledger / name, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -225,7 +229,7 @@ def _lock_in_time(fd: int) -> None:
             if error.errno not in (errno.EAGAIN, errno.EACCES, errno.EINTR):
                 raise
         if time.monotonic() >= end:
-            raise BlobSpaceFull("the book of the blob directory is held by a process that does not move")
+            raise BlobSpaceFull("the ledger of the blob directory is locked by a process that does not move")
         time.sleep(_LOCK_PAUSE)
 
 
@@ -236,7 +240,7 @@ def _device_room(folder: Path) -> int:
 
 
 def _sizes_of(folder: Path) -> dict[str, int]:
-    """Bytes by name of the files in a folder."""
+    """The sizes in bytes of the files in a folder, by name."""
     sizes: dict[str, int] = {}
     with suppress(FileNotFoundError):
         for file in os.scandir(folder):

@@ -1,9 +1,8 @@
-"""The files of both tiers: where an embedding lies, whether it is right, and how it is opened."""
+"""The embedding files of both tiers: where a file lies, whether it is good, and how it is opened."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,20 +15,23 @@ from epd.store.values import Indexed
 
 
 class TierFiles:
-    """L1, and L2 where there is one."""
+    """The folders of L1 and, if there is one, L2. All processes share them."""
 
     def __init__(self, l1: EmbeddingFolder, l2: EmbeddingFolder | None = None) -> None:
-        """Folders that all processes share."""
         self.l1 = l1
         self.l2 = l2
 
     @property
     def tiers(self) -> int:
-        """How many there are."""
+        """The number of tiers, 1 or 2."""
         return 1 if self.l2 is None else 2
 
     def path(self, key: str) -> Path:
-        """Where an embedding lies; in L1 when it lies nowhere. Raises ``NotFound`` for what is no key."""
+        """Where the file of an embedding lies; its place in L1 if it is in no tier.
+
+        Raises:
+            NotFound: the key is not well-formed.
+        """
         first = self.l1.path(key)
         if self.l2 is None or first.exists():
             return first
@@ -37,12 +39,12 @@ class TierFiles:
         return second if second.exists() else first
 
     def open(self, key: str) -> tuple[EmbeddingFile, BinaryIO]:
-        """An embedding's file, held open, and what its header says; L1 first.
+        """Open the file of an embedding and read its header.
 
-        A file may move while it is looked for, so L1 is looked at once more after L2.
+        A file may move between the tiers while it is looked for, so L1 is tried again after L2.
 
         Raises:
-            NotFound: it lies nowhere, or is damaged.
+            NotFound: it is in no tier, or is damaged.
         """
         folders = (self.l1,) if self.l2 is None else (self.l1, self.l2, self.l1)
         for folder in folders:
@@ -51,10 +53,13 @@ class TierFiles:
         raise NotFound("the embedding was evicted")
 
     def check(self, ref: EmbeddingRef, indexed: Indexed) -> bool:
-        """False when the index names a file in L1 that is not right, while the one in L2 is.
+        """Check that an embedding has a good file in a tier that the index names.
+
+        Returns:
+            False if the file in L1 is bad while the one in L2 is good.
 
         Raises:
-            NotFound: no file is right.
+            NotFound: there is no good file.
         """
         trouble = NotFound("the index names no file")
         if indexed.in_l1:
@@ -69,11 +74,11 @@ class TierFiles:
         return not indexed.in_l1
 
     def remove(self, key: str) -> int:
-        """Delete an embedding's files; how many there were. A reader that has one open keeps it."""
+        """Delete the files of an embedding. Returns how many there were. Open files stay readable."""
         return sum(folder.remove(key) for folder in self._folders())
 
     def folder(self, tier: Tier) -> EmbeddingFolder | None:
-        """The folder of a tier, None where there is none."""
+        """The folder of a tier; None if there is no such tier."""
         return self.l1 if tier is Tier.L1 else self.l2
 
     def _folders(self) -> list[EmbeddingFolder]:
@@ -81,7 +86,12 @@ class TierFiles:
 
 
 def _opened(path: Path) -> tuple[EmbeddingFile, BinaryIO]:
-    """A file and its header; raises ``FileNotFoundError`` when it is not there, ``NotFound`` when damaged."""
+    """Open a file and read its header.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        NotFound: it is damaged or cannot be read.
+    """
     with ExitStack() as closing:
         try:
             file = closing.enter_context(open_regular(path))
@@ -95,7 +105,7 @@ def _opened(path: Path) -> tuple[EmbeddingFile, BinaryIO]:
 
 
 def _check_whole(folder: EmbeddingFolder, ref: EmbeddingRef, checksum: str) -> None:
-    """A file of L2 has to be the one that was copied there, bit by bit."""
+    """Check that a file in L2 is, bit by bit, the one that was copied there; raises ``NotFound``."""
     try:
         with open_regular(folder.path(ref.key), buffered=False) as file:
             found = checksum_of(file)
@@ -104,29 +114,3 @@ def _check_whole(folder: EmbeddingFolder, ref: EmbeddingRef, checksum: str) -> N
     if found != checksum:
         raise NotFound("embedding file in L2 is not what was written")
     folder.check(ref)
-
-
-#: Members that one step of an eviction looks at, so that a script stays short.
-MAX_WALK = 1000
-
-#: Beyond this share of its limit L1 overflows into L2. What is not in L2 yet when the limit itself is reached
-#: is lost, as without L2: the rest is the time that copying has.
-_TARGET = 7 / 8
-
-
-@dataclass(frozen=True, slots=True)
-class TierLimits:
-    """``l2`` is None where there is no second tier."""
-
-    l1: int
-    l2: int | None = None
-
-    @property
-    def tiers(self) -> int:
-        """How many there are."""
-        return 1 if self.l2 is None else 2
-
-    @property
-    def l1_target(self) -> int:
-        """What L1 holds at most once the mover is through."""
-        return int(self.l1 * _TARGET)

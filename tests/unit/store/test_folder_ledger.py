@@ -1,4 +1,4 @@
-"""The book of the blob folder: exact over processes, and put right after a kill at any point."""
+"""The ledger of the blob folder: exact across processes, and corrected after a kill at any point."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ import sys, time
 from pathlib import Path
 from epd.store.files.ledger import FolderLedger
 folder = Path(sys.argv[1])
-writing = FolderLedger(folder, 1 << 20).begin("s-held", 600 << 10, 1.0)
+reservation = FolderLedger(folder, 1 << 20).reserve("s-held", 600 << 10, 1.0)
 (folder / "s-held").write_bytes(bytes(100 << 10))
 print("held", flush=True)
 time.sleep(60)
@@ -43,7 +43,7 @@ folder, ledger, refused = Path(sys.argv[1]), FolderLedger(Path(sys.argv[1]), 100
 for number in range(300):
     name = f"r-{sys.argv[2]}-{number}"
     try:
-        writing = ledger.begin(name, 40, 1.0)
+        reservation = ledger.reserve(name, 40, 1.0)
     except BlobSpaceFull:
         refused += 1
         continue
@@ -51,7 +51,7 @@ for number in range(300):
     live = sum(file.stat().st_size for file in folder.glob("r-*") if file.exists()) if number % 50 == 0 else 0
     assert live <= 100, live
     (folder / name).unlink()
-    ledger.end(writing, 0)
+    ledger.settle(reservation, 0)
 print(refused)
 """
 
@@ -80,13 +80,13 @@ def test_what_another_process_holds_counts_until_it_dies(tmp_path: Path) -> None
         assert ledger.bytes_now() == 600 << 10
         assert ledger.count() == 0
         with pytest.raises(BlobSpaceFull):
-            ledger.begin("s-mine", 600 << 10, 1.0)
+            ledger.reserve("s-mine", 600 << 10, 1.0)
         process.send_signal(signal.SIGKILL)
         process.wait(10)
     time.sleep(folder_ledger.REFUSAL_LIFE)
-    mine = ledger.begin("s-mine", 600 << 10, 1.0)
+    mine = ledger.reserve("s-mine", 600 << 10, 1.0)
     assert not (tmp_path / "s-held").exists()
-    ledger.end(mine, 0)
+    ledger.settle(mine, 0)
     assert ledger.bytes_now() == 0
     assert ledger.being_written() == frozenset()
 
@@ -109,13 +109,13 @@ def test_processes_together_stay_below_the_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"torn", b"\xff" * 24])
-def test_a_damaged_book_is_counted_anew(tmp_path: Path, damage: bytes) -> None:
+def test_damaged_totals_are_counted_again(tmp_path: Path, damage: bytes) -> None:
     ledger = FolderLedger(tmp_path, 100)
-    ledger.end(ledger.begin("r-first", 10, 1.0), 0)
+    ledger.settle(ledger.reserve("r-first", 10, 1.0), 0)
     (tmp_path / "r-other").write_bytes(bytes(70))
     (tmp_path / ".ledger" / "book").write_bytes(damage)
     with pytest.raises(BlobSpaceFull):
-        ledger.begin("r-second", 40, 1.0)
+        ledger.reserve("r-second", 40, 1.0)
     assert ledger.bytes_now() == 70
 
 
@@ -124,14 +124,14 @@ def test_a_frozen_holder_of_the_lock_holds_nobody_for_long(
 ) -> None:
     monkeypatch.setattr(folder_ledger, "LOCK_SECONDS", 0.2)
     ledger = FolderLedger(tmp_path, 100)
-    writing = ledger.begin("r-first", 10, 1.0)
+    reservation = ledger.reserve("r-first", 10, 1.0)
     fd = os.open(tmp_path / ".ledger" / "book", os.O_RDWR)
     fcntl.flock(fd, fcntl.LOCK_EX)
     began = time.monotonic()
     with pytest.raises(BlobSpaceFull, match="does not move"):
-        ledger.begin("r-second", 10, 1.0)
+        ledger.reserve("r-second", 10, 1.0)
     ledger.subtract(5)
-    ledger.end(writing, 10)
+    ledger.settle(reservation, 10)
     assert ledger.count() == 0
     assert ledger.room(1.0) == 90
     assert time.monotonic() - began < 2
@@ -150,11 +150,11 @@ def test_a_device_that_is_nearly_full_bounds_more_than_the_limit(
     headroom = 64 * MIB // 32
     ledger = FolderLedger(tmp_path, 100 * MIB)
     with pytest.raises(BlobSpaceFull):
-        ledger.begin("r-first", 1, 1.0)  # less is free than is left for embeddings
+        ledger.reserve("r-first", 1, 1.0)  # less is free than is left for embeddings
     free[0][4] = headroom + 1000
     time.sleep(folder_ledger.REFUSAL_LIFE)
-    writing = ledger.begin("r-first", 600, 1.0)
+    reservation = ledger.reserve("r-first", 600, 1.0)
     with pytest.raises(BlobSpaceFull):
-        ledger.begin("r-second", 600, 1.0)
+        ledger.reserve("r-second", 600, 1.0)
     assert ledger.room(1.0) == 400
-    ledger.end(writing, 0)
+    ledger.settle(reservation, 0)
