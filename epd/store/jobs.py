@@ -151,7 +151,7 @@ def create_command(
         if part_id in final:
             fields["final:" + name] = "1"
     end, open_parts = milliseconds(record.deadline + job_ttl), len(parts) - len(final)
-    args = (end, milliseconds(job_ttl), open_parts, *chain.from_iterable(fields.items()))
+    args: list[Argument] = [end, milliseconds(job_ttl), open_parts, *chain.from_iterable(fields.items())]
     return script_command(Script.JOB_CREATE, [keys.job(record.job_id)], args)
 
 
