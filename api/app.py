@@ -121,7 +121,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     finally:
         await asyncio.to_thread(services.depth.stop)
         await services.completions.stop()
-        await services.store.recent.close()
+        await services.store.async_cache.close()
 
 
 def _broker_depth() -> QueueDepth:

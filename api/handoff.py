@@ -77,7 +77,7 @@ async def get_handoff(request: Request) -> Response:
     asked = _parameters(request)
     if asked.wait > services.settings.max_wait:
         raise InvalidRequest(f"wait: the limit is {seconds_text(services.settings.max_wait)}")
-    found = await services.store.handoff_looks.get(asked.request_id)
+    found = await services.store.async_handoffs.get(asked.request_id)
     if found is None and asked.wait > 0:
         found = await _wait_handoff(services, asked.request_id, asked.wait, request)
     if found is None:
@@ -142,7 +142,7 @@ async def _wait_handoff(services: Services, request_id: str, seconds: float, req
         Overloaded: too many requests wait already.
     """
     with services.completions.subscribe(handoff_topic(request_id), final_only=True) as subscription:
-        found = await services.store.handoff_looks.get(request_id, services.completions.watcher)
+        found = await services.store.async_handoffs.get(request_id, services.completions.watcher)
         if found is None:
             with services.metrics.waiting.track_inprogress():
                 async with watched(request) as caller:
@@ -161,5 +161,5 @@ async def _wait(
     while found is None and not caller.disconnected and (left := end - time.monotonic()) > 0:
         await subscription.wait(min(left, LOOK_SECONDS))
         with suppress(StoreUnavailable):
-            found = await services.store.handoff_looks.get(request_id, services.completions.watcher)
+            found = await services.store.async_handoffs.get(request_id, services.completions.watcher)
     return found

@@ -17,7 +17,7 @@ from epd.contracts.job import PartId, State
 from epd.contracts.media import Item, Modality
 from epd.contracts.responses import Usage
 from epd.lookup import Found
-from epd.store.cache.recent import ENTRIES, CachedPart, LookedUp
+from epd.store.cache.async_cache import ENTRIES, CachedPart, LookedUp
 from epd.telemetry.metrics import ApiMetrics
 
 

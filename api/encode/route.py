@@ -75,13 +75,14 @@ async def _started(services: Services, request: Request) -> Response | Submitted
 
 
 async def _answered(services: Services, plan: Plan, trace: Mapping[str, str]) -> Response | Submitted:
-    looked = await services.store.recent.lookup(list(plan.source_keys.values()), plan.keys)
+    looked = await services.store.async_cache.lookup(list(plan.source_keys.values()), plan.keys)
     found = plan.found(looked.memos, {key: part.record for key, part in looked.parts.items()})
     parts = cached_parts(plan, found, looked)
     if parts is None:
         return await services.call(submit, services, plan, looked, found, trace)
     with span("epd.submit", trace, items=len(plan.items), cached=len(plan.items)):
-        await services.store.recent.create(plan.record, parts)  # first, since it may be asked for by its id
+        # The job comes first, since its id may be asked for.
+        await services.store.async_cache.create(plan.record, parts)
     count_cached(services.metrics, plan)
     services.metrics.saved_bytes.inc(sum(each.saved_bytes for each in found.values()))
     return _response(plan.record.job_id, cached_json(plan, parts), 200)
@@ -93,7 +94,7 @@ async def _planned(services: Services, body: bytearray) -> Plan:
     request = await services.call(parse_request, body) if is_long else parse_request(body)
     name, model = named_model(request, config=services.config, settings=services.settings)
     encoders = encoders_of(model)
-    cards = by_track(encoders, await services.store.recent.cards(list(encoders.values())))
+    cards = by_track(encoders, await services.store.async_cache.cards(list(encoders.values())))
     plan = services.planner.plan
     if is_long or len(request.items) > FEW_ITEMS:
         return await services.call(plan, request, name=name, model=model, cards=cards)

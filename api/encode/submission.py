@@ -21,7 +21,7 @@ from epd.contracts.job import ErrorInfo, JobRecord, JobView, PartId, PartRecord,
 from epd.contracts.media import Item
 from epd.contracts.messages import FetchMessage
 from epd.lookup import Found
-from epd.store.cache.recent import LookedUp
+from epd.store.cache.async_cache import LookedUp
 from epd.store.open import GRACE, Store, release_inline
 from epd.store.values import InlineHolder
 from epd.telemetry.tracing import span

@@ -101,7 +101,7 @@ class Handoffs:
         return (True, rest[0]) if state == "held" else (False, [body, *rest[0]])
 
 
-class HandoffLooks:
+class AsyncHandoffs:
     """``Handoffs.get`` for an event loop, which it never blocks."""
 
     def __init__(self, connection: AsyncConnection) -> None:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from epd.settings import Settings, require_folder
 from epd.store.admissions import AdmissionBound, Admissions
+from epd.store.cache.async_cache import AsyncCache
 from epd.store.cache.embeddings import Embeddings
 from epd.store.cache.index import EmbeddingIndex, TierLimits
-from epd.store.cache.recent import RecentEntries
 from epd.store.connection import Connection
 from epd.store.files.blobs import Blobs
 from epd.store.files.embedding_folder import EmbeddingFolder
 from epd.store.files.tiers import TierFiles
 from epd.store.flights import Flights
-from epd.store.handoffs import HandoffLooks, Handoffs
+from epd.store.handoffs import AsyncHandoffs, Handoffs
 from epd.store.jobs import Jobs, Notices
 from epd.store.loop_connection import AsyncConnection, LoopConnection, ThreadConnection
 from epd.store.records import Cards, Heartbeats, Segments, Sources, Uploads
@@ -33,8 +33,7 @@ class Store:
     """All parts of the store, over one server and one set of folders.
 
     Every call has a time limit, and raises ``StoreUnavailable`` when the server refuses it or does not answer
-    in time. Calls are synchronous, except those of ``recent`` and ``handoff_looks``, which are for an event
-    loop.
+    in time. Calls are synchronous, except those of the ``async_`` parts, which are for an event loop.
     """
 
     embeddings: Embeddings
@@ -48,8 +47,8 @@ class Store:
     segments: Segments
     heartbeats: Heartbeats
     notices: Notices
-    recent: RecentEntries
-    handoff_looks: HandoffLooks
+    async_cache: AsyncCache
+    async_handoffs: AsyncHandoffs
     disconnect: Callable[[], None]
 
     def close(self) -> None:
@@ -89,8 +88,8 @@ def open_store(settings: Settings) -> Store:
         segments=Segments(connection, most=settings.segments, ttl=settings.embedding_ttl),
         heartbeats=Heartbeats(connection, ttl=settings.heartbeat_ttl),
         notices=Notices(connection),
-        recent=RecentEntries(loop, files, job_ttl=settings.job_ttl),
-        handoff_looks=HandoffLooks(loop),
+        async_cache=AsyncCache(loop, files, job_ttl=settings.job_ttl),
+        async_handoffs=AsyncHandoffs(loop),
         disconnect=connection.close,
     )
 
@@ -108,7 +107,7 @@ def _limits(settings: Settings) -> TierLimits:
 
 
 def _loop_connection(settings: Settings, connection: Connection) -> AsyncConnection:
-    """The connection that all calls on an event loop share. Closing ``recent`` closes it."""
+    """The connection that all calls on an event loop share. Closing ``async_cache`` closes it."""
     if not LoopConnection.supports(settings.store_url):
         return ThreadConnection(connection)
     return LoopConnection(settings.store_url, timeout=settings.store_timeout)

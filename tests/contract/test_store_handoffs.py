@@ -247,12 +247,12 @@ def test_an_id_that_looks_like_another_key_is_another_handoff(store: Store) -> N
 async def test_an_event_loop_reads_the_same(store: Store) -> None:
     put_embedding(store, key_of(1))
     store.notices.listen("w1", 0.05)
-    assert await store.handoff_looks.get(ID, "w1") is None
+    assert await store.async_handoffs.get(ID, "w1") is None
     put = store.handoffs.put(ID, request_of(1)).handoff
-    assert await store.handoff_looks.get(ID) == put
+    assert await store.async_handoffs.get(ID) == put
     (notice,) = listen_until(store, "w1", 1)
     assert notice.job_id == handoff_topic(ID)
-    await store.recent.close()
+    await store.async_cache.close()
 
 
 def test_two_processes_that_put_at_once_make_one(make_store: MakeStore) -> None:

@@ -24,7 +24,7 @@ from epd.contracts.media import BlobRef
 from epd.lookup import cards_of
 from epd.settings import Settings
 from epd.store.admissions import Load
-from epd.store.cache.recent import LookedUp
+from epd.store.cache.async_cache import LookedUp
 from epd.store.values import BlobKind
 
 LIMIT = 10

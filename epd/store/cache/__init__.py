@@ -1,1 +1,1 @@
-"""The embedding cache: index entries, lookups of recent items, and moves between the tiers."""
+"""The embedding cache: index entries, lookups, and moves between the tiers."""

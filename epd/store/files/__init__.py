@@ -1,1 +1,1 @@
-"""Files in shared memory and on disk: embeddings, blobs and the ledger. Knows no Redis."""
+"""Files in memory and on disk: embeddings, blobs, and the ledger of their bytes. Knows no Redis."""

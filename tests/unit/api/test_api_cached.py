@@ -117,7 +117,7 @@ def test_a_url_is_known_inside_its_window(make_rest: MakeRest, age: float, cache
 
 
 def test_other_cards_make_other_keys(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("epd.store.cache.recent.CARD_SECONDS", 0)
+    monkeypatch.setattr("epd.store.cache.async_cache.CARD_SECONDS", 0)
     first = rest.encode(PNG)["items"][0]["embedding"]["key"]
     _, model = rest.services.config.model(None)
     card = cards_of(model, rest.store.cards)[Modality.IMAGE]
@@ -169,7 +169,7 @@ def test_a_store_in_trouble_is_said(rest: Rest, monkeypatch: pytest.MonkeyPatch)
     async def refuse(*_: object, **__: object) -> None:
         raise StoreUnavailable("down")
 
-    monkeypatch.setattr(rest.store.recent, "create", refuse)
+    monkeypatch.setattr(rest.store.async_cache, "create", refuse)
     answer = rest.client.post("/v1/encode", json={"items": [PNG]})
     assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
     assert answer.headers["Retry-After"] == "1"

@@ -202,7 +202,7 @@ def test_a_store_that_does_not_answer_is_503(kept: Rest, monkeypatch: pytest.Mon
     async def down(*_: object) -> None:
         raise StoreUnavailable("the store does not answer")
 
-    monkeypatch.setattr(type(kept.store.handoff_looks), "get", down)
+    monkeypatch.setattr(type(kept.store.async_handoffs), "get", down)
     answer = kept.client.get(URL)
     assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
     assert answer.headers["Retry-After"]

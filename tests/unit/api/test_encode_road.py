@@ -17,8 +17,8 @@ from epd.contracts.embedding import EmbeddingRef, Entry, Metadata
 from epd.contracts.job import PartId
 from epd.contracts.media import Modality
 from epd.identity import content_digest
+from epd.store.cache.async_cache import AsyncCache
 from epd.store.cache.embeddings import Embeddings
-from epd.store.cache.recent import RecentEntries
 from epd.store.files.embedding_file import header_of
 from epd.store.loop_connection import LoopConnection
 from epd.store.values import Completed
@@ -67,7 +67,7 @@ def test_a_request_is_parsed_planned_and_looked_up_once(rest: Rest, monkeypatch:
 
     noted(route, "parse_request")
     noted(Planner, "plan")
-    noted(RecentEntries, "lookup")
+    noted(AsyncCache, "lookup")
     noted(Embeddings, "lookup")
     rest.worker.go.clear()
     rest.encode(PNG, DOG, wait=0, status=202)

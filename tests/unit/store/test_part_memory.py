@@ -7,8 +7,8 @@ from pathlib import Path
 from epd.contracts.embedding import EmbeddingRef, Entry, Metadata
 from epd.contracts.job import PartRecord
 from epd.contracts.media import Modality
+from epd.store.cache.async_cache import PartMemory
 from epd.store.cache.entry import entry_text
-from epd.store.cache.recent import PartMemory
 from epd.store.files.embedding_folder import EmbeddingFolder
 
 

@@ -1,4 +1,4 @@
-"""The store on an event loop, for answers from the cache: lookups, and jobs whose parts are all cached.
+"""The cache on an event loop: lookups, and the jobs of requests whose parts are all cached.
 
 A process keeps what it has read recently, so that a text that stays the same is parsed once and a file that
 stays the same is opened once. Every lookup still reads the texts from the server, and the inode, size and
@@ -66,7 +66,7 @@ class LookedUp:
     unsure: list[str] = field(default_factory=list)
 
 
-class RecentEntries:
+class AsyncCache:
     """Reads and writes for one event loop, which no call blocks.
 
     Each call raises ``StoreUnavailable`` when the server refuses it or does not answer in time.
