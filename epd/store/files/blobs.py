@@ -32,18 +32,6 @@ _SHARES = {BlobKind.SOURCE: 0.75, BlobKind.RAW: 1.0}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-class UploadRecords(Protocol):
-    """The sizes of live uploads. They are kept on the server, which nothing in this package knows."""
-
-    def remember(self, media_id: str, nbytes: int) -> None:
-        """Record an upload for ``media_ttl`` seconds."""
-        ...
-
-    def renew(self, media_id: str) -> int | None:
-        """Return the size of an upload in bytes, or None, and renew its life."""
-        ...
-
-
 class Blobs:
     """Media bytes and decoded media, in a folder that is created with the first file. Safe across processes.
 
@@ -72,7 +60,6 @@ class Blobs:
         Raises:
             BlobSpaceFull: there is no room for ``reserve`` bytes, or the device is full.
         """
-        kind = BlobKind(kind)
         name = f"{kind.value}-{uuid.uuid4().hex}"
         path = self._root / name
         with _full_device(path):
@@ -242,6 +229,18 @@ class Blobs:
     def used_bytes(self) -> int:
         """Bytes of all blobs, with the reservations of those that are being written."""
         return self._ledger.bytes_now()
+
+
+class UploadRecords(Protocol):
+    """The sizes of live uploads. They are kept on the server, which nothing in this package knows."""
+
+    def remember(self, media_id: str, nbytes: int) -> None:
+        """Record an upload for ``media_ttl`` seconds."""
+        ...
+
+    def renew(self, media_id: str) -> int | None:
+        """Return the size of an upload in bytes, or None, and renew its life."""
+        ...
 
 
 def _touch(path: Path) -> bool:

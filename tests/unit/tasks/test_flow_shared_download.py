@@ -146,15 +146,15 @@ def test_what_is_cached_is_not_shared_beyond_its_time(bench: Bench, site: Site) 
 def test_what_was_to_be_joined_and_has_ended_is_downloaded_after_all(bench: Bench, site: Site) -> None:
     first, second = bench.job((IMAGE, site.source)), bench.job((IMAGE, site.source))
     bench.fetch(first)
-    flying = bench.store.flights.flying
+    active = bench.store.flights.active
 
-    def flying_until_asked(keys: list[str]) -> list[bool]:
-        answer = flying(keys)
+    def active_until_asked(keys: list[str]) -> list[bool]:
+        answer = active(keys)
         for key in keys:
             bench.store.flights.withdraw(key, first.job_id, PartId(0, IMAGE))
         return answer
 
-    bench.store.flights.flying = flying_until_asked  # type: ignore[method-assign, assignment]
+    bench.store.flights.active = active_until_asked  # type: ignore[method-assign, assignment]
     bench.fetch(second)
     assert site.hits == 2
     assert [one.job_id for one in bench.outbox.decodes] == [first.job_id, second.job_id]
