@@ -1,33 +1,64 @@
-"""Reading request bodies: capped in bytes, bounded in time, and within the process's memory budget."""
+"""Request bodies: capped in bytes, bounded in time, and within the process's memory budget."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from threading import Lock
+from typing import Any
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from api.services import ByteBudget
-from epd.contracts.errors import InvalidRequest, MediaTooLarge
+from api.errors import SCHEMAS
+from epd.contracts.errors import InvalidRequest, MediaTooLarge, Overloaded
 
-#: A body that brings no byte for this long is given up, in seconds.
+#: Seconds without a byte after which a body is given up.
 IDLE_SECONDS = 30.0
-#: A body that is held in memory has to be whole within this time, an upload within the other, in seconds.
+#: Seconds within which a body that is held in memory has to be whole, and an upload.
 BODY_SECONDS = 300.0
 UPLOAD_SECONDS = 3600.0
+#: Seconds after which a refused caller may retry.
+_RETRY_AFTER = 1.0
+
+
+class ByteBudget:
+    """Counts the bytes of bodies in memory, and refuses more than ``limit``."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._held = 0
+        self._lock = Lock()
+
+    @property
+    def held(self) -> int:
+        """Bytes that are held now."""
+        return self._held
+
+    @contextmanager
+    def hold(self, nbytes: int) -> Iterator[None]:
+        """Hold bytes for the length of the block; raises ``Overloaded`` when they do not fit."""
+        with self._lock:
+            if self._held + nbytes > self.limit:
+                raise Overloaded("too many request bodies at once", retry_after=_RETRY_AFTER)
+            self._held += nbytes
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held -= nbytes
 
 
 @asynccontextmanager
 async def whole_body(request: Request, *, limit: int, budget: ByteBudget) -> AsyncIterator[bytearray]:
-    """The body in memory for the length of the block.
+    """The body, held in memory for the length of the block.
 
     Raises:
         MediaTooLarge: it is longer than ``limit`` bytes.
         Overloaded: the process holds too many bodies.
-        InvalidRequest: its length header is wrong, or it stopped coming.
+        InvalidRequest: its length header is wrong, or it came too slowly.
         ClientDisconnect: the client left before it was whole.
     """
     stated = stated_length(request, limit)
@@ -41,17 +72,17 @@ async def whole_body(request: Request, *, limit: int, budget: ByteBudget) -> Asy
 async def body_chunks(request: Request, *, limit: int, seconds: float) -> AsyncIterator[bytes]:
     """The body piece by piece; raises as ``whole_body`` does, as soon as a limit is passed.
 
-    Read message by message: the request's own stream takes three waits for a body of one piece.
+    It reads message by message, since ``Request.stream`` awaits three times for a body of one piece.
     """
     stated_length(request, limit)
     end = time.monotonic() + seconds
     total, more = 0, True
     while more:
         left = max(end - time.monotonic(), 0)
-        if left == 0:  # which a timeout would not see while the next piece is there already
+        if left == 0:  # a timeout alone does not fire while the next piece is there already
             raise InvalidRequest("the body came too slowly")
         try:
-            async with asyncio.timeout(min(IDLE_SECONDS, left)):  # wait_for would make a task of each message
+            async with asyncio.timeout(min(IDLE_SECONDS, left)):  # wait_for would make each message a task
                 message = await request.receive()
         except TimeoutError:
             raise InvalidRequest("the body came too slowly") from None
@@ -75,3 +106,9 @@ def stated_length(request: Request, limit: int) -> int | None:
     if len(text) > 18 or int(text) > limit:
         raise MediaTooLarge(f"the body is over {limit} bytes")
     return int(text)
+
+
+def body_of(model: str) -> dict[str, Any]:
+    """``openapi_extra`` of a route that reads its body by hand; ``create_app`` adds the model."""
+    schema = {"$ref": SCHEMAS.format(model=model)}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

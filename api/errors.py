@@ -1,4 +1,4 @@
-"""Errors to HTTP: every failure is ``application/problem+json`` (RFC 9457) with a stable ``code``."""
+"""Errors over HTTP: every failure is ``application/problem+json`` (RFC 9457) with a stable ``code``."""
 
 from __future__ import annotations
 
@@ -20,16 +20,30 @@ from epd.contracts.errors import EpdError, Internal, InvalidRequest
 logger = logging.getLogger(__name__)
 
 PROBLEM_TYPE = "application/problem+json"
+#: Where the OpenAPI document has its models.
+SCHEMAS = "#/components/schemas/{model}"
 
 #: Seconds in ``Retry-After`` where a 429 or 503 does not say otherwise.
 _DEFAULT_RETRY_AFTER = 1.0
 _MAX_NAMED_FIELDS = 5
 _MAX_DETAIL = 1000
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "media_too_large"}
+_MEANINGS = {
+    400: "The request is malformed or names what the encoder does not take",
+    403: "A source's scheme is refused",
+    404: "No such model, job, embedding or upload",
+    409: "Another one of that id is there, with other content",
+    413: "Over a limit of bytes",
+    415: "Not a media type that is decoded here",
+    416: "start or stop is past the tokens of the embedding",
+    422: "The media is empty",
+    429: "Too much is waiting; retry after Retry-After seconds",
+    503: "The store, the blob space or an encoder is not available; retry later",
+}
 
 
 class Problem(BaseModel):
-    """The body of every error. ``retryable`` tells whether the same request may succeed later."""
+    """The body of every error. ``retryable`` says whether the same request may succeed later."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -54,8 +68,14 @@ class Problem(BaseModel):
     retryable: bool
 
 
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The documented errors of a route, each as problem+json; ``create_app`` adds the model."""
+    content = {PROBLEM_TYPE: {"schema": {"$ref": SCHEMAS.format(model=Problem.__name__)}}}
+    return {status: {"description": _MEANINGS[status], "content": content} for status in statuses}
+
+
 def install_error_handlers(app: FastAPI) -> None:
-    """Have every exception of the application answered as a problem."""
+    """Answer every exception of the application as a problem."""
     app.add_exception_handler(EpdError, _on_epd_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
@@ -63,7 +83,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
 
 def seconds_text(seconds: float) -> str:
-    """A time as an error message gives it: "1 second", "0.5 seconds"."""
+    """A time as error messages spell it: "1 second", "0.5 seconds"."""
     return f"{seconds:g} second{'' if seconds == 1 else 's'}"
 
 
@@ -87,7 +107,9 @@ def invalid_fields(
 ) -> InvalidRequest:
     """One error that names the first fields at fault; the caller's values are never repeated.
 
-    ``errors`` are pydantic's; ``skip`` are leading parts of a place that mean nothing to the caller.
+    Args:
+        errors: Errors as pydantic lists them.
+        skip: Leading parts of a location that mean nothing to the caller.
     """
     sentences = [f"{_place(item['loc'], skip)}: {_message(item)}" for item in errors]
     more = len(sentences) - _MAX_NAMED_FIELDS

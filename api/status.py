@@ -10,8 +10,7 @@ from fastapi.responses import RedirectResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
-from api.errors import problem_response
-from api.openapi import problems
+from api.errors import problem_response, problems
 from api.services import Served, Services
 from epd.config import Config
 from epd.contracts.errors import EncoderNotReady, EpdError

@@ -13,7 +13,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from api.body import UPLOAD_SECONDS, body_chunks, stated_length
-from api.openapi import problems
+from api.errors import problems
 from api.services import Served, Services
 from epd.contracts.errors import EmptyMedia, InvalidRequest, MediaTooLarge
 from epd.contracts.media import BlobRef

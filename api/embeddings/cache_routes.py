@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from api.openapi import problems
+from api.errors import problems
 from api.services import Served, Services
 from epd.contracts.errors import InvalidRequest, NotFound
 from epd.contracts.media import Modality

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
-from api.body import whole_body
+from api.body import body_of, whole_body
 from api.embeddings.formats import (
     MEDIA_TYPES,
     Form,
@@ -28,7 +28,7 @@ from api.embeddings.slices import (
     slices_prefix,
 )
 from api.embeddings.streaming import StreamedResponse, map_rows
-from api.openapi import body_of, problems
+from api.errors import problems
 from api.services import Served, Services
 from epd.contracts.embedding import Entry, Metadata
 from epd.contracts.errors import NotFound

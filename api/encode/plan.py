@@ -11,9 +11,10 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
-from api.encode.admission import admit_item
-from api.encode.request import Asked, EncodeItem, EncodeRequest, OnDisconnect
+from api.encode.request import EncodeItem, EncodeRequest, OnDisconnect, admit_item
+from api.encode.sources import GivenSource
 from epd.config import ModelConfig
 from epd.contracts.embedding import EncoderCard
 from epd.contracts.errors import EpdError
@@ -22,9 +23,10 @@ from epd.contracts.media import Item, ItemOptions, Modality, Source
 from epd.identity import source_key
 from epd.lookup import Found, Needs, digest_of_memo, found_of, needs_of
 from epd.settings import Settings
+from epd.store.cache.recent import CachedPart, LookedUp
 from epd.store.values import SourceMemo
 
-#: Items of one model whose admission and needs are kept, some 1 KB each beside their text.
+#: Items of one model whose admission and needs are kept, some 1 KB each and their text.
 LIMIT = 4096
 #: Characters of a URL or of inline data beyond which an item is admitted each time. So the texts of one model
 #: take 16 MB (four times that where each has a character beyond the basic plane), and their bytes 12 MB.
@@ -32,7 +34,25 @@ MAX_TEXT = 4096
 #: Characters of a URL beyond which its key is computed each time.
 _MAX_URL = 1024
 
+_NO_OPTIONS: frozenset[str] = frozenset()
+
 _kept_source_key = lru_cache(maxsize=4096)(source_key)
+
+
+class CachedItem(NamedTuple):
+    """An item of which every part is done and cached; ``audio`` is the part of a video's audio track."""
+
+    item: Item
+    main: CachedPart
+    audio: CachedPart | None
+
+
+class Admitted(NamedTuple):
+    """An item that was checked, the bytes that came with it, and its needs where its digest is known."""
+
+    item: Item
+    data: bytes | None
+    needs: Needs | None
 
 
 class ModelPlans:
@@ -43,32 +63,48 @@ class ModelPlans:
         self.model = model
         self.cards = cards
         self.settings = settings
-        self._kept_admission = lru_cache(LIMIT)(self._first)
+        self._kept_admission = lru_cache(LIMIT)(self._admit)
         self._kept_needs = lru_cache(LIMIT)(self._needs)
 
-    def admitted(self, index: int, item: EncodeItem) -> tuple[Item, bytes | None]:
-        """The item and the bytes that came with it; raises as ``admit_item`` does."""
-        asked = Asked.of(item)
-        if len(asked.url or asked.data or "") > MAX_TEXT:
-            return self._admit(index, asked)
+    def admitted(self, index: int, item: EncodeItem) -> Admitted:
+        """The item at its place in the request; raises as ``admit_item`` does."""
+        given, options, names = GivenSource(item.type, item.url, item.data, item.media_id), None, _NO_OPTIONS
+        if item.options.model_fields_set:
+            options, names = item.options, frozenset(item.options.model_fields_set)
+        if len(given.url or given.data or "") > MAX_TEXT:
+            return self._admit(given, options, names, index)
         try:
-            first, data = self._kept_admission(asked)
-        except EpdError:
-            return self._admit(index, asked)  # raises again, and names the item by its own index
-        if index == first.index:
-            return first, data
-        return Item(index=index, modality=first.modality, source=first.source, options=first.options), data
+            kept = self._kept_admission(given, options, names)
+        except EpdError:  # raised again, by an admission that names the item by its own index
+            return self._admit(given, options, names, index)
+        if index == kept.item.index:
+            return kept
+        first, data, needs = kept
+        here = Item(index=index, modality=first.modality, source=first.source, options=first.options)
+        return Admitted(here, data, needs)
 
     def needs(self, item: Item, digest: str) -> Needs:
         """The embeddings of an item whose bytes have this digest."""
         options = item.options if item.options.model_fields_set else None
         return self._kept_needs(digest, item.modality, options)
 
-    def _first(self, asked: Asked) -> tuple[Item, bytes | None]:
-        return self._admit(0, asked)
+    def _admit(
+        self, given: GivenSource, options: ItemOptions | None, _: frozenset[str], index: int = 0
+    ) -> Admitted:
+        """Admit an item. The names of the options that the caller set are only part of the kept key.
 
-    def _admit(self, index: int, asked: Asked) -> tuple[Item, bytes | None]:
-        return admit_item(index, asked, model=self.model, cards=self.cards, settings=self.settings)
+        Equal options may differ in them: one that is set to its default is refused where it does not apply.
+        """
+        item, data = admit_item(
+            index,
+            given,
+            options or ItemOptions(),
+            model=self.model,
+            cards=self.cards,
+            settings=self.settings,
+        )
+        digest = item.source.media_id
+        return Admitted(item, data, None if digest is None else self.needs(item, digest))
 
     def _needs(self, digest: str, modality: Modality, options: ItemOptions | None) -> Needs:
         source = Source(media_id=digest)
@@ -101,6 +137,23 @@ class Plan:
     def keys(self, memos: Sequence[SourceMemo | None]) -> list[str]:
         """The embedding keys to look up, each once, where the URLs of ``source_keys`` have these memos."""
         return list(dict.fromkeys(key for *_, needs in self._needs(memos) for key in needs.key_list()))
+
+    def cached(self, looked: LookedUp) -> list[CachedItem] | None:
+        """All items, when each of them is cached and done; None otherwise."""
+        cached: list[CachedItem] = []
+        for item, digest, needs in self._needs(looked.memos):
+            main, audio = looked.parts.get(needs.main.key), None
+            if main is None:
+                return None
+            if needs.audio is not None:
+                records = {key: looked.parts[key].record for key in needs.key_list() if key in looked.parts}
+                found = found_of(item, digest, needs, records)
+                if not found.complete or found.finished[found.main_part] is not main.record:
+                    return None  # something is missing, or the item fails because the video has no audio
+                if found.audio_part in found.finished:
+                    audio = looked.parts[needs.audio.key]
+            cached.append(CachedItem(item, main, audio))
+        return cached if len(cached) == len(self.items) else None
 
     def found(self, memos: Sequence[SourceMemo | None], cached: Mapping[str, PartRecord]) -> dict[int, Found]:
         """What is final and what is missing, by item index; items whose digest is not known are left out."""
@@ -147,14 +200,14 @@ class Planner:
         if plans is None or plans.cards != cards:
             plans = self._models[name] = ModelPlans(model, cards, self._settings)
         admitted = [plans.admitted(index, item) for index, item in enumerate(request.items)]
-        items = tuple(item for item, _ in admitted)
+        items = tuple(item for item, *_ in admitted)
         return Plan(
             record=_record_of(request, items, name=name, settings=self._settings),
             model=plans,
-            known_needs=[_needs_now(plans, item) for item in items],
+            known_needs=[needs for *_, needs in admitted],
             inline={
                 item.source.media_id: data
-                for item, data in admitted
+                for item, data, _ in admitted
                 if data is not None and item.source.media_id is not None
             },
             source_keys=_source_keys(items) if self._settings.url_ttl > 0 else {},
@@ -177,11 +230,6 @@ def _record_of(
         items=items,
         ids=tuple(item.id for item in request.items),
     )
-
-
-def _needs_now(plans: ModelPlans, item: Item) -> Needs | None:
-    digest = item.source.media_id
-    return None if digest is None else plans.needs(item, digest)
 
 
 def _source_keys(items: Sequence[Item]) -> dict[str, str]:

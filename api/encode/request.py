@@ -1,33 +1,31 @@
-"""The request of ``POST /v1/encode``, and where the bytes of its items may come from.
+"""The request of ``POST /v1/encode`` and its admission: checks against config, encoder cards and limits.
 
-Unknown fields, wrong types and NaN are refused, never coerced. Sources are http and https URLs, data inside
-the request, and uploads. The address behind a host name is checked by the fetch worker at each hop; what can
-never be fetched is refused here, so that the caller learns it at once. Messages never repeat the URL.
+Unknown fields, wrong types and NaN are refused, never coerced. Nothing is changed anywhere.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple
-from urllib.parse import SplitResult, urlsplit
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from api.encode.data_uri import decode_base64, decode_data_uri, is_data_uri
-from api.errors import invalid_fields
-from epd.contracts.errors import CallerFault, InvalidRequest, MediaTooLarge, SourceRefused
+from api.encode.sources import GivenSource, resolve_source
+from api.errors import invalid_fields, seconds_text
+from epd.config import Config, ModelConfig
+from epd.contracts.embedding import EncoderCard
+from epd.contracts.errors import EncoderNotReady, InvalidRequest, UnknownModel
 from epd.contracts.job import Priority
-from epd.contracts.media import ItemOptions, Modality, Source
-from epd.identity import content_digest
+from epd.contracts.media import Item, ItemOptions, Modality
+from epd.identity import applicable_options
+from epd.lookup import tracks_of
 from epd.settings import Settings
 
 #: Seconds that a request waits for its answer when it does not say: a caller expects embeddings, not a job.
 DEFAULT_WAIT = 30.0
-MAX_URL = 8192
-
-_SCHEMES = frozenset({"http", "https"})
-_UNPRINTABLE = re.compile(r"[\x00-\x20\x7f]")
+#: Seconds after which a caller may retry when an encoder is not ready yet.
+_READY_AFTER = 5.0
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 CallerId = Annotated[str, StringConstraints(max_length=256)]
@@ -63,34 +61,11 @@ class EncodeItem(BaseModel):
         return self
 
 
-class Asked(NamedTuple):
-    """What an item asks for, without the caller's own id: equal ones are admitted alike.
-
-    ``options`` is None where the caller set none. ``given`` names those that it set, since one that is set to
-    its default is refused where it does not apply.
-    """
-
-    type: Modality
-    url: str | None
-    data: str | None
-    media_id: str | None
-    options: ItemOptions | None = None
-    given: frozenset[str] = frozenset()
-
-    @classmethod
-    def of(cls, item: EncodeItem) -> Asked:
-        """What an item of a request asks for."""
-        if not item.options.model_fields_set:
-            return cls(item.type, item.url, item.data, item.media_id)
-        given = frozenset(item.options.model_fields_set)
-        return cls(item.type, item.url, item.data, item.media_id, item.options, given)
-
-
 class OnDisconnect(StrEnum):
-    """What becomes of a job whose caller leaves while its request waits."""
+    """What happens to a job when its caller leaves while the request waits."""
 
-    CONTINUE = "continue"  #: it goes on, for the cache and for whoever asks for it by its id
-    CANCEL = "cancel"  #: what is not final is cancelled
+    CONTINUE = "continue"  #: it goes on, for the cache and for a look at it by its id
+    CANCEL = "cancel"  #: what is not final yet is cancelled
 
 
 class EncodeRequest(BaseModel):
@@ -119,64 +94,77 @@ def parse_request(body: bytes | bytearray) -> EncodeRequest:
         raise invalid_fields(found) from None
 
 
-def resolve_source(item: Asked, place: str, settings: Settings) -> tuple[Source, bytes | None]:
-    """An item's source, and its bytes where they came with the request; their digest is the media id.
+def named_model(request: EncodeRequest, *, config: Config, settings: Settings) -> tuple[str, ModelConfig]:
+    """The model that a request asks for, once its limits are checked; raises ``CallerFault``."""
+    if len(request.items) > settings.max_items:
+        raise InvalidRequest(f"items: {len(request.items)} of them, the limit is {settings.max_items}")
+    if request.wait > settings.max_wait:
+        raise InvalidRequest(f"wait: the limit is {seconds_text(settings.max_wait)}")
+    if request.deadline is not None and request.deadline > settings.max_deadline:
+        raise InvalidRequest(f"deadline: the limit is {seconds_text(settings.max_deadline)}")
+    return config.model(request.model)
+
+
+def admit_item(
+    index: int,
+    given: GivenSource,
+    options: ItemOptions,
+    *,
+    model: ModelConfig,
+    cards: Mapping[Modality, EncoderCard],
+    settings: Settings,
+) -> tuple[Item, bytes | None]:
+    """Check one item against its model.
+
+    Args:
+        index: The item's place in the request, for messages.
+        given: Its type and source.
+        options: Its options. One that the caller set to its default is refused too where it does not apply.
+        model: The model.
+        cards: The cards of the model's encoders, by track.
+        settings: The limits.
+
+    Returns:
+        The item, and its bytes if they came with the request; their digest is its media id.
 
     Raises:
-        SourceRefused: a local path, a scheme other than http, https and data, or a URL with credentials.
-        CallerFault: the URL or the inline data is malformed, of no media type, empty or too large.
+        CallerFault: an option or the source is wrong; the message names the item by ``index``.
+        EncoderNotReady: an encoder that the item needs has not been announced yet.
     """
-    if item.media_id is not None:
-        return Source(media_id=item.media_id), None
-    data = _inline_bytes(item, place)
-    if data is None:
-        return Source(url=_checked_url(item.url or "", place)), None
-    limit = byte_limit(item.type, settings)
-    if len(data) > limit:
-        raise MediaTooLarge(f"{place}: {len(data)} bytes, the limit of {item.type} is {limit}")
-    return Source(media_id=content_digest(data)), data
-
-
-def byte_limit(modality: Modality, settings: Settings) -> int:
-    """The most bytes that a file of this type may have."""
-    return {
-        Modality.IMAGE: settings.max_image_bytes,
-        Modality.AUDIO: settings.max_audio_bytes,
-        Modality.VIDEO: settings.max_video_bytes,
-    }[modality]
-
-
-def _inline_bytes(item: Asked, place: str) -> bytes | None:
+    place = f"items[{index}]"
+    source, data = resolve_source(given, place, settings)
+    item = Item(index=index, modality=given.type, source=source, options=options)
     try:
-        if item.data is not None:
-            return decode_base64(item.data)
-        if item.url is not None and is_data_uri(item.url):
-            return decode_data_uri(item.url).data
-    except CallerFault as error:
-        raise type(error)(f"{place}.{'url' if item.data is None else 'data'}: {error}") from None
-    return None
+        tracks = tracks_of(item, model)
+    except UnknownModel as error:
+        raise UnknownModel(f"{place}: {error}") from None
+    _check_options(item, [_card(track, model, cards, place) for track in tracks], tracks, place)
+    return item, data
 
 
-def _checked_url(url: str, place: str) -> str:
-    place = f"{place}.url"
-    if len(url) > MAX_URL:
-        raise InvalidRequest(f"{place}: longer than {MAX_URL} characters")
-    parts = _split(url, place)
-    if parts.scheme.lower() not in _SCHEMES:
-        raise SourceRefused(f"{place}: only http, https and data URLs are taken; upload files to /v1/media")
-    if _UNPRINTABLE.search(url):
-        raise InvalidRequest(f"{place}: white space or a control character")
-    if "@" in parts.netloc:
-        raise SourceRefused(f"{place}: credentials inside a URL are refused")
-    if not parts.hostname:
-        raise InvalidRequest(f"{place}: no host")
-    return url
+def _card(
+    track: Modality, model: ModelConfig, cards: Mapping[Modality, EncoderCard], place: str
+) -> EncoderCard:
+    card = cards.get(track)
+    if card is None:
+        name = model.encoder_for(track)
+        raise EncoderNotReady(f"{place}: encoder {name!r} is not ready yet", retry_after=_READY_AFTER)
+    return card
 
 
-def _split(url: str, place: str) -> SplitResult:
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # raises when it is not a port number
-    except ValueError:
-        raise InvalidRequest(f"{place}: not a URL") from None
-    return parts
+def _check_options(item: Item, cards: Sequence[EncoderCard], tracks: Sequence[Modality], place: str) -> None:
+    options = item.options
+    if not options.model_fields_set:
+        return
+    allowed = {"audio_track"} if item.modality is Modality.VIDEO else set()
+    for card, track in zip(cards, tracks, strict=True):
+        allowed |= applicable_options(card, track)
+    given = {name for name in options.model_fields_set if getattr(options, name) is not None}
+    for name in sorted(given - allowed):
+        raise InvalidRequest(
+            f"{place}.options.{name}: encoder {cards[0].name!r} takes no such option for {item.modality}"
+        )
+    for unit in ("pixels", "frames"):
+        low, high = getattr(options, f"min_{unit}"), getattr(options, f"max_{unit}")
+        if low is not None and high is not None and low > high:
+            raise InvalidRequest(f"{place}.options: min_{unit} is above max_{unit}")

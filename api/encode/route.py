@@ -1,4 +1,4 @@
-"""``POST /v1/encode``."""
+"""``POST /v1/encode``: parse, plan, look up; then answer from the cache, or start a job and wait for it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from api.body import whole_body
-from api.encode.admission import named_model
-from api.encode.cached import cached_json, cached_parts, count_cached
-from api.encode.plan import Plan
-from api.encode.request import OnDisconnect, parse_request
+from api.body import body_of, whole_body
+from api.encode.plan import CachedItem, Plan
+from api.encode.request import OnDisconnect, named_model, parse_request
 from api.encode.submission import Submitted, submit
+from api.errors import problems
+from api.jobs.actions import cancel_job, is_final, wait_job
 from api.jobs.answers import count_answer, job_answer
 from api.jobs.completions import watched
-from api.jobs.jobs import cancel_job, is_final, wait_job
-from api.openapi import problems
 from api.services import PlainRoute, Services, services_of
-from epd.contracts.job import JobView
+from epd.contracts.job import JobView, PartId
+from epd.contracts.media import Modality
 from epd.contracts.responses import JobAnswer
 from epd.lookup import by_track, encoders_of
+from epd.store.cache.recent import CachedPart
 from epd.telemetry.tracing import carrier_of, span
 
 logger = logging.getLogger(__name__)
@@ -32,19 +32,14 @@ router = APIRouter(tags=["encode"], route_class=PlainRoute)
 SHORT_BODY = 1 << 16
 FEW_ITEMS = 64
 
-_BODY: dict[str, Any] = {
-    "required": True,
-    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/EncodeRequest"}}},
-}
 _PENDING: dict[str, Any] = {"model": JobAnswer, "description": "Not final yet; Location names the job"}
-_JSON = "application/json"
 
 
 @router.post(
     "/v1/encode",
     response_model=JobAnswer,
     responses=problems(400, 403, 404, 413, 415, 422, 429, 503) | {202: _PENDING},
-    openapi_extra={"requestBody": _BODY},
+    openapi_extra=body_of("EncodeRequest"),
 )
 async def encode(request: Request) -> Response:
     """Encode items. 200 when every item is final within ``wait`` seconds (default 30), else 202.
@@ -53,42 +48,21 @@ async def encode(request: Request) -> Response:
     A caller that leaves while it waits ends nothing, unless ``on_disconnect`` says ``cancel``.
     """
     services = await services_of(request)
-    started = await _started(services, request)
-    if isinstance(started, Response):
-        return started
-    view = started.view
-    if not is_final(view) and started.wait > 0:
-        view = await _wait(request, services, started)
-    answer = job_answer(view)
-    if is_final(view):
-        count_answer(services.metrics, answer)
-    status = 200 if is_final(view) else 202
-    return _response(view.record.job_id, answer.model_dump_json().encode(), status)
+    trace = carrier_of(request.headers)
+    async with whole_body(request, limit=services.settings.max_body_bytes, budget=services.bodies) as body:
+        plan = await _plan(services, body)
+        looked = await services.store.recent.lookup(list(plan.source_keys.values()), plan.keys)
+        cached = plan.cached(looked)
+        if cached is not None:
+            return await _answer_cached(services, plan, cached, trace)
+        submitted = await services.call(submit, services, plan, looked, trace)
+    view = submitted.view
+    if not is_final(view) and submitted.wait > 0:
+        view = await _wait(request, services, submitted)
+    return _answer(services, view)
 
 
-async def _started(services: Services, request: Request) -> Response | Submitted:
-    """The answer of a request whose items are all cached; else the job that was started for it."""
-    limit = services.settings.max_body_bytes
-    async with whole_body(request, limit=limit, budget=services.bodies) as body:
-        plan = await _planned(services, body)
-        return await _answered(services, plan, carrier_of(request.headers))
-
-
-async def _answered(services: Services, plan: Plan, trace: Mapping[str, str]) -> Response | Submitted:
-    looked = await services.store.async_cache.lookup(list(plan.source_keys.values()), plan.keys)
-    found = plan.found(looked.memos, {key: part.record for key, part in looked.parts.items()})
-    parts = cached_parts(plan, found, looked)
-    if parts is None:
-        return await services.call(submit, services, plan, looked, found, trace)
-    with span("epd.submit", trace, items=len(plan.items), cached=len(plan.items)):
-        # The job comes first, since its id may be asked for.
-        await services.store.async_cache.create(plan.record, parts)
-    count_cached(services.metrics, plan)
-    services.metrics.saved_bytes.inc(sum(each.saved_bytes for each in found.values()))
-    return _response(plan.record.job_id, cached_json(plan, parts), 200)
-
-
-async def _planned(services: Services, body: bytearray) -> Plan:
+async def _plan(services: Services, body: bytearray) -> Plan:
     """The request of a body, checked; see ``Planner.plan`` for what is raised."""
     is_long = len(body) > SHORT_BODY
     request = await services.call(parse_request, body) if is_long else parse_request(body)
@@ -101,18 +75,41 @@ async def _planned(services: Services, body: bytearray) -> Plan:
     return plan(request, name=name, model=model, cards=cards)
 
 
-def _response(job_id: str, json: bytes, status: int) -> Response:
-    return Response(json, status, {"Location": f"/v1/jobs/{job_id}"}, _JSON)
+async def _answer_cached(
+    services: Services, plan: Plan, items: list[CachedItem], trace: Mapping[str, str]
+) -> Response:
+    """The answer of a job that is done at once. The job is written first, since its id may be asked for."""
+    with span("epd.submit", trace, items=len(items), cached=len(items)):
+        await services.store.recent.create(plan.record, _parts(items))
+    services.cached.count(items)
+    return _response(plan.record.job_id, services.cached.json(plan.record, items), 200)
 
 
-async def _wait(request: Request, services: Services, started: Submitted) -> JobView:
-    """The job after the wait; cancelled where its caller left and had asked for that."""
-    job_id = started.view.record.job_id
+def _parts(items: list[CachedItem]) -> dict[PartId, CachedPart]:
+    parts = {PartId(item.index, item.modality): main for item, main, _ in items}
+    tracks = {PartId(item.index, Modality.AUDIO): audio for item, _, audio in items if audio is not None}
+    return parts | tracks
+
+
+async def _wait(request: Request, services: Services, submitted: Submitted) -> JobView:
+    """The job after the wait; cancelled if its caller left and had asked for that."""
+    job_id = submitted.view.record.job_id
     with services.metrics.waiting.track_inprogress():
         async with watched(request) as caller:
-            view = await wait_job(services, job_id, started.wait, caller)
-    if caller.disconnected and not is_final(view) and started.on_disconnect is OnDisconnect.CANCEL:
+            view = await wait_job(services, job_id, submitted.wait, caller)
+    if caller.disconnected and not is_final(view) and submitted.on_disconnect is OnDisconnect.CANCEL:
         logger.info("job %s: its caller left, so it is cancelled", job_id)
         services.metrics.disconnects.inc()
         return await cancel_job(services, job_id)
     return view
+
+
+def _answer(services: Services, view: JobView) -> Response:
+    answer, final = job_answer(view), is_final(view)
+    if final:
+        count_answer(services.metrics, answer)
+    return _response(view.record.job_id, answer.model_dump_json().encode(), 200 if final else 202)
+
+
+def _response(job_id: str, json: bytes, status: int) -> Response:
+    return Response(json, status, {"Location": f"/v1/jobs/{job_id}"}, "application/json")

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from api.encode.capacity import RETRY_AFTER, capacity_for
+from api.encode.capacity import RETRY_AFTER
 from api.encode.plan import Plan
-from api.encode.request import OnDisconnect, byte_limit
+from api.encode.request import OnDisconnect
+from api.encode.sources import byte_limit
 from api.services import Services
 from epd.contracts.errors import BlobSpaceFull, EpdError, Internal, MediaTooLarge, NotFound, Overloaded
 from epd.contracts.job import ErrorInfo, JobRecord, JobView, PartId, PartRecord, State
@@ -42,36 +43,30 @@ class Submitted:
     on_disconnect: OnDisconnect
 
 
-def submit(
-    services: Services, plan: Plan, looked: LookedUp, found: Mapping[int, Found], trace: Mapping[str, str]
-) -> Submitted:
+def submit(services: Services, plan: Plan, looked: LookedUp, trace: Mapping[str, str]) -> Submitted:
     """Start the job of a plan; one that proves wholly cached is final at once and publishes nothing.
-
-    ``found`` is what ``looked`` gave for the plan's items.
 
     Raises:
         NotFound, MediaTooLarge: the request is at fault; nothing was stored.
         Overloaded, BlobSpaceFull, StoreUnavailable: come again; no job is left waiting.
     """
-    found = _settled(services.store, plan, looked, found)
+    found = _found(services.store, plan, looked)
     services.metrics.saved_bytes.inc(sum(each.saved_bytes for each in found.values()))
     todo = [item for item in plan.items if not (item.index in found and found[item.index].complete)]
     sizes = _upload_sizes(services, todo, plan)
     with (
         span("epd.submit", trace, items=len(plan.items), cached=len(plan.items) - len(todo)) as carrier,
-        capacity_for(services, plan.record, todo, sizes),
+        services.capacity.hold(plan.record, todo, sizes),
         hold_inline_bytes(services.store, plan.record, todo, plan.inline),
     ):
         view = _start(services, plan.record, found, todo, looked, carrier)
         return Submitted(view, plan.wait, plan.on_disconnect)
 
 
-def _settled(store: Store, plan: Plan, looked: LookedUp, found: Mapping[int, Found]) -> Mapping[int, Found]:
-    """What is found once the blocking look-up has decided about the keys that the first one was unsure of."""
-    if not looked.unsure:
-        return found
-    entries = store.embeddings.lookup(looked.unsure, counted=True)
+def _found(store: Store, plan: Plan, looked: LookedUp) -> Mapping[int, Found]:
+    """What is found, once the blocking look-up has decided about the keys that ``looked`` is unsure of."""
     cached = {key: part.record for key, part in looked.parts.items()}
+    entries = store.embeddings.lookup(looked.unsure, counted=True) if looked.unsure else ()
     cached |= {entry.ref.key: PartRecord.done(entry, cached=True) for entry in entries if entry is not None}
     return plan.found(looked.memos, cached)
 

@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 
+from api.jobs.actions import POLL_SECONDS, is_final, read_job
 from api.jobs.completions import Subscription
-from api.jobs.jobs import POLL_SECONDS, is_final, read_job
 from api.services import Services
 from epd.contracts.errors import NotFound, StoreUnavailable
 from epd.contracts.job import FINAL_STATES, JobView, Notice, PartRecord, Stage, State

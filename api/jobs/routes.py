@@ -8,12 +8,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.sse import EventSourceResponse
 
-from api.errors import seconds_text
+from api.errors import problems, seconds_text
+from api.jobs.actions import cancel_job, read_job, wait_job, watch_job
 from api.jobs.answers import job_answer
 from api.jobs.completions import Subscription, watched
 from api.jobs.events import job_events
-from api.jobs.jobs import cancel_job, read_job, wait_job, watch_job
-from api.openapi import problems
 from api.services import Served
 from epd.contracts.errors import InvalidRequest
 from epd.contracts.responses import EventAnswer, JobAnswer

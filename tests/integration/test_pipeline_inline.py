@@ -19,7 +19,7 @@ from test_pipeline_zombies import end
 from transport_kit import Broker, wait_until
 
 from api.app import create_app
-from api.services import QueueDepth
+from api.encode.capacity import QueueDepth
 from epd.config import load_config
 from epd.contracts.job import FINAL_STATES, State
 from epd.contracts.messages import FetchMessage

@@ -10,7 +10,8 @@ from pathlib import Path
 from fastapi.testclient import TestClient
 
 from api.app import create_app
-from api.services import QueueDepth, Services
+from api.encode.capacity import QueueDepth
+from api.services import Services
 from epd.config import Config
 from epd.settings import Settings
 from epd.store.open import Store

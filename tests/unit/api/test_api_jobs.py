@@ -122,7 +122,7 @@ def test_a_wait_outlives_a_store_that_goes_away(rest: Rest, monkeypatch: pytest.
         return view(jobs, job_id)
 
     rest.worker.go.clear()
-    monkeypatch.setattr("api.jobs.jobs.POLL_SECONDS", 0.1)
+    monkeypatch.setattr("api.jobs.actions.POLL_SECONDS", 0.1)
     monkeypatch.setattr(type(rest.store.jobs), "view", sometimes)
     threading.Timer(0.5, rest.worker.go.set).start()
     assert rest.encode(CAT)["state"] == "done"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.encode.data_uri import decode_base64, decode_data_uri, is_data_uri
+from api.encode.sources import decode_base64, decode_data_uri, is_data_uri
 from epd.contracts.errors import CallerFault, EmptyMedia, InvalidRequest, UnsupportedMedia
 
 pytestmark = pytest.mark.unit
@@ -54,7 +54,7 @@ REFUSED: dict[str, tuple[str, type[CallerFault]]] = {
 @pytest.mark.parametrize("uri", ACCEPTED.values(), ids=ACCEPTED)
 def test_accepted_forms_give_the_same_bytes(uri: str) -> None:
     assert is_data_uri(uri)
-    assert decode_data_uri(uri).data == DATA
+    assert decode_data_uri(uri) == DATA
 
 
 @pytest.mark.parametrize(("uri", "error"), REFUSED.values(), ids=REFUSED)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from api.services import QueueDepth
+from api.encode.capacity import QueueDepth
 from epd.contracts.errors import StoreUnavailable
 
 
