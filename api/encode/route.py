@@ -85,10 +85,10 @@ async def _answer_cached(
     return _response(plan.record.job_id, services.cached.json(plan.record, items), 200)
 
 
-def _parts(items: list[CachedItem]) -> dict[PartId, CachedPart]:
-    parts = {PartId(item.index, item.modality): main for item, main, _ in items}
-    tracks = {PartId(item.index, Modality.AUDIO): audio for item, _, audio in items if audio is not None}
-    return parts | tracks
+def _parts(items: list[CachedItem]) -> list[tuple[PartId, CachedPart]]:
+    parts = [(PartId(item.index, item.modality), main) for item, main, _ in items]
+    parts += [(PartId(item.index, Modality.AUDIO), audio) for item, _, audio in items if audio is not None]
+    return parts
 
 
 async def _wait(request: Request, services: Services, submitted: Submitted) -> JobView:

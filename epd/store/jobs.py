@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
 
@@ -40,6 +40,33 @@ MAX_NOTICES = 1000
 #: redis-py may close it.
 _CLOSE_CHECK_SECONDS = 0.25
 _PART = "part:"
+
+
+def creation(
+    record: JobRecord,
+    parts: Iterable[tuple[PartId, str, bool]],
+    *,
+    job_ttl: float,
+    watcher: str | None = None,
+) -> list[Argument]:
+    """ARGV of the script ``job_create``; of each part its PartRecord JSON, and whether it is final."""
+    fields: list[Argument] = ["record", record.to_json()]
+    if watcher is not None:
+        fields += ("watchers", json.dumps([watcher]))
+    still_open = 0
+    for part_id, text, final in parts:
+        name = str(part_id)
+        fields += (_PART + name, text)
+        if final:
+            fields += ("final:" + name, "1")
+        else:
+            still_open += 1
+    return [milliseconds(record.deadline + job_ttl), milliseconds(job_ttl), still_open, *fields]
+
+
+def counting(hits: int) -> Command:
+    """The command that adds cached parts of a new job to the totals of L1."""
+    return ("HINCRBY", keys.CACHE_TOTALS, "hits_l1", hits)
 
 
 class Jobs:
@@ -66,10 +93,10 @@ class Jobs:
             watcher: A process to notify of changes.
             hits: Number of parts that were found in L1, to be counted in the totals of the cache.
         """
-        texts = {part_id: part.to_json() for part_id, part in parts.items()}
-        final = {part_id for part_id, part in parts.items() if part.state in FINAL_STATES}
-        job = create_command(record, texts, final, job_ttl=self._job_ttl, watcher=watcher)
-        self._connection.pipe([job, count_hits_command(hits)] if hits else [job])
+        texts = [(part_id, part.to_json(), part.state in FINAL_STATES) for part_id, part in parts.items()]
+        args = creation(record, texts, job_ttl=self._job_ttl, watcher=watcher)
+        job = self._connection.script_command(Script.JOB_CREATE, [keys.job(record.job_id)], args)
+        self._connection.pipe([job, counting(hits)] if hits else [job])
 
     def view(self, job_id: str) -> JobView | None:
         """Return the present state of a job; None if there is no such job, or its record is unreadable."""
