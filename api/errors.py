@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -88,7 +88,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def problem_response(error: EpdError, *, reasons: Sequence[str] = ()) -> JSONResponse:
-    """The response for an error of the tree; ``reasons`` are more than one sentence of detail."""
+    """The response for an error of the tree; ``reasons`` are details that take more than one sentence."""
     headers = {}
     if error.status in (429, 503):
         headers["Retry-After"] = str(math.ceil(error.retry_after or _DEFAULT_RETRY_AFTER))
@@ -102,7 +102,12 @@ def problem_response(error: EpdError, *, reasons: Sequence[str] = ()) -> JSONRes
     )
 
 
-def invalid_fields(
+def invalid_request(error: ValidationError) -> InvalidRequest:
+    """The error of a body or of parameters that do not fit their model."""
+    return _invalid_fields(error.errors(include_url=False, include_context=False, include_input=False))
+
+
+def _invalid_fields(
     errors: Iterable[Mapping[str, Any]], *, skip: frozenset[str] = frozenset()
 ) -> InvalidRequest:
     """One error that names the first fields at fault; the caller's values are never repeated.
@@ -139,7 +144,7 @@ def _on_epd_error(_: Request, error: Exception) -> JSONResponse:
 
 def _on_validation_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    return problem_response(invalid_fields(error.errors(), skip=frozenset({"query", "path", "header"})))
+    return problem_response(_invalid_fields(error.errors(), skip=frozenset({"query", "path", "header"})))
 
 
 def _on_http_exception(_: Request, error: Exception) -> JSONResponse:
@@ -149,9 +154,9 @@ def _on_http_exception(_: Request, error: Exception) -> JSONResponse:
 
 
 def _client_disconnected(_: Request, error: Exception) -> JSONResponse:
-    """The response to a client that left before its request was whole; a proxy in between may read it."""
-    logger.info("the client left before its request was whole")
-    return problem_response(InvalidRequest("the request broke off"))
+    """The response to a client that left before its request was complete; a proxy in between may read it."""
+    logger.info("the client left before its request was complete")
+    return problem_response(InvalidRequest("the request is incomplete"))
 
 
 def _response(

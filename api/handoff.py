@@ -1,6 +1,6 @@
 """``/v1/handoff/{request_id}``: Prefill puts, Decode gets. The contract is docs/handoff.md.
 
-A request that waits is woken by a notice, whichever process the handoff was put through.
+A waiting request is woken by a notice, through whichever process the handoff was put.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import TypeAdapter, ValidationError
 
 from api.body import body_of, whole_body
-from api.errors import invalid_fields, problems, seconds_text
+from api.errors import invalid_request, problems, seconds_text
 from api.jobs.completions import ClientConnection, Subscription, watched
 from api.services import PlainRoute, Served, Services, services_of
 from epd.contracts.errors import InvalidRequest, NotFound, StoreUnavailable
@@ -22,11 +22,11 @@ from epd.contracts.handoff import REQUEST_ID, Handoff, HandoffReceipt, HandoffRe
 
 router = APIRouter(tags=["handoff"])
 
-#: Bytes of a request body: 256 items with the metadata that was sent along, and many runs of placeholders.
+#: Bytes of a request body: 256 items with the metadata that came with them, and many runs of placeholders.
 MAX_BODY = 1 << 20
-#: Seconds after which a waiting request looks again without a notice. The store keeps a watcher for longer.
+#: Seconds after which a waiting request reads again without a notice. The store keeps a watcher for longer.
 LOOK_SECONDS = 5.0
-#: Longer bodies are parsed in a thread: they would hold the event loop up.
+#: Longer bodies are parsed in a thread: they would block the event loop.
 _SHORT_BODY = 1 << 16
 _JSON = "application/json"
 
@@ -52,9 +52,9 @@ _get_parameters = TypeAdapter(GetParameters)
     openapi_extra=body_of("HandoffRequest"),
 )
 async def put_handoff(request: Request, services: Served, request_id: RequestId) -> Response:
-    """Say where each embedding stands in a prompt; the metadata of the keys is joined in.
+    """Say where each embedding stands in a prompt; the metadata of the keys is added.
 
-    201, or 200 where the same was there: then it lives anew. Another one of that id is 409.
+    201, or 200 where the same handoff was there: its lifetime starts again. Another one of that id is 409.
     """
     async with whole_body(request, limit=MAX_BODY, budget=services.bodies) as body:
         wanted = await _handoff_of(services, body)
@@ -68,19 +68,19 @@ async def put_handoff(request: Request, services: Served, request_id: RequestId)
 
 
 async def get_handoff(request: Request) -> Response:
-    """All that Decode needs of a prompt's items, without any media, pixel or embedding byte.
+    """All that Decode needs of a prompt's items, without a byte of media, pixels or embeddings.
 
-    Waits up to ``wait`` seconds for it to be put. Reading takes nothing away.
+    Waits up to ``wait`` seconds for it to be put. Reading removes nothing.
     """
     services = await services_of(request)
-    asked = _parameters(request)
-    if asked.wait > services.settings.max_wait:
+    parameters = _parameters(request)
+    if parameters.wait > services.settings.max_wait:
         raise InvalidRequest(f"wait: the limit is {seconds_text(services.settings.max_wait)}")
-    found = await services.store.async_handoffs.get(asked.request_id)
-    if found is None and asked.wait > 0:
-        found = await _wait_handoff(services, asked.request_id, asked.wait, request)
+    found = await services.store.handoff_looks.get(parameters.request_id)
+    if found is None and parameters.wait > 0:
+        found = await _wait_handoff(services, parameters.request_id, parameters.wait, request)
     if found is None:
-        raise NotFound("no handoff of that request id, or its time is over")
+        raise NotFound("no handoff of that request id, or it has expired")
     return Response(found.to_json(), media_type=_JSON)
 
 
@@ -97,7 +97,7 @@ router.add_api_route(
 
 @router.delete("/v1/handoff/{request_id}", status_code=204, responses=problems(400, 503))
 async def delete_handoff(services: Served, request_id: RequestId) -> None:
-    """Forget a handoff before its time; it need not be there."""
+    """Remove a handoff before it expires. It need not be there."""
     await services.call(services.store.handoffs.remove, request_id)
 
 
@@ -109,11 +109,11 @@ def _parameters(request: Request) -> GetParameters:
     try:
         return _get_parameters.validate_python(given)
     except ValidationError as error:
-        raise _invalid(error) from None
+        raise invalid_request(error) from None
 
 
 async def _handoff_of(services: Services, body: bytearray) -> HandoffRequest:
-    """The request of a body; raises ``InvalidRequest`` naming the fields at fault."""
+    """Parse a request body; raises ``InvalidRequest`` naming the fields at fault."""
     if len(body) <= _SHORT_BODY:
         return _parse(body)
     return await services.call(_parse, body)
@@ -123,21 +123,17 @@ def _parse(body: bytearray) -> HandoffRequest:
     try:
         return HandoffRequest.model_validate_json(body, strict=True)
     except ValidationError as error:
-        raise _invalid(error) from None
-
-
-def _invalid(error: ValidationError) -> InvalidRequest:
-    return invalid_fields(error.errors(include_url=False, include_context=False, include_input=False))
+        raise invalid_request(error) from None
 
 
 async def _wait_handoff(services: Services, request_id: str, seconds: float, request: Request) -> Handoff:
     """A handoff as soon as it is there.
 
-    The subscription comes before the first look, so no notice is missed. While the store is away the wait
-    goes on, up to ``seconds``.
+    The subscription precedes the first read, so no notice is missed. The wait goes on while the store is
+    unavailable, up to ``seconds``.
 
     Raises:
-        NotFound: none came within ``seconds``, or its time is over.
+        NotFound: none came within ``seconds``, or it has expired.
         Overloaded: too many requests wait already.
     """
     with services.completions.subscribe(handoff_topic(request_id), final_only=True) as subscription:

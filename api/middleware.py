@@ -1,4 +1,4 @@
-"""The outermost layer: each answer gets a request id, a log line and a count, and no bug leaks its text."""
+"""The outermost layer: each response gets a request id, a log line and a count, and no bug leaks its text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
 class RequestLayer:
-    """ASGI middleware; a caller's own request id is taken over when it is short and plain."""
+    """ASGI middleware. A caller's own request id is kept when it is short and plain."""
 
     def __init__(self, app: ASGIApp, metrics: ApiMetrics) -> None:
         self._app = app
@@ -40,7 +40,7 @@ class RequestLayer:
         except Exception:
             logger.exception("request %s failed", exchange.request_id)
             if exchange.status:
-                raise  # the answer has begun; the server has to break the connection off
+                raise  # the response has begun, so the server has to abort the connection
             await problem_response(Internal("internal error"))(scope, receive, exchange.send)
         finally:
             exchange.log()
@@ -77,7 +77,7 @@ class _Exchange:
 
 
 def _count(metrics: ApiMetrics, scope: Scope, status: int, seconds: float) -> None:
-    """Count one request under its route's pattern, so that ids in paths make no new series."""
+    """Count a request under its route's pattern, so that ids in paths make no new series."""
     route = getattr(scope.get("route"), "path", "unmatched")
     method = scope["method"] if route != "unmatched" else "any"
     metrics.requests.labels(method, route, str(status)).inc()

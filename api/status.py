@@ -32,20 +32,20 @@ router = APIRouter()
 KINDS = ("fetch", "decode", "encode")
 
 
-def encoder_figure(beats: Sequence[Heartbeat], count: Count, encoder: str) -> int | None:
-    """A figure of an encoder in one worker, the largest where workers differ; None when none tells it."""
+def encoder_counter(beats: Sequence[Heartbeat], count: Count, encoder: str) -> int | None:
+    """A counter of an encoder, the largest where workers differ; None when no worker reports it."""
     key = counter_key(count, encoder)
     return max((int(beat.counters[key]) for beat in beats if key in beat.counters), default=None)
 
 
-def worker_figure(beat: Heartbeat, count: Count) -> int | None:
-    """A figure of a GPU worker; None for workers that do not tell it."""
+def worker_counter(beat: Heartbeat, count: Count) -> int | None:
+    """A counter of a GPU worker; None for workers that do not report it."""
     value = beat.counters.get(counter_key(count))
     return None if value is None else int(value)
 
 
 def graph_bytes(beat: Heartbeat) -> int | None:
-    """Bytes of all captured forwards of a worker; None where it runs all eagerly."""
+    """Bytes of all captured forwards of a worker; None where every forward runs eagerly."""
     own = [
         value for key, value in beat.counters.items() if split_counter_key(key)[0] == Count.GRAPH_MEMORY.value
     ]
@@ -92,9 +92,9 @@ def _worker(beat: Heartbeat, now: float) -> WorkerAnswer:
         ready=beat.ready,
         age=max(0.0, now - beat.at),
         encoders=beat.encoders,
-        memory_bytes=worker_figure(beat, Count.WORKER_MEMORY),
+        memory_bytes=worker_counter(beat, Count.WORKER_MEMORY),
         graph_bytes=graph_bytes(beat),
-        staging_bytes=worker_figure(beat, Count.STAGING_MEMORY),
+        staging_bytes=worker_counter(beat, Count.STAGING_MEMORY),
         counters=beat.counters,
     )
 
@@ -138,9 +138,9 @@ def _models(services: Services) -> ModelsAnswer:
                 family=config.encoders[name].family,
                 ready=name in ready,
                 card=card,
-                memory_bytes=encoder_figure(beats, Count.ENCODER_MEMORY, name),
-                graphs=encoder_figure(beats, Count.GRAPHS, name),
-                graph_bytes=encoder_figure(beats, Count.GRAPH_MEMORY, name),
+                memory_bytes=encoder_counter(beats, Count.ENCODER_MEMORY, name),
+                graphs=encoder_counter(beats, Count.GRAPHS, name),
+                graph_bytes=encoder_counter(beats, Count.GRAPH_MEMORY, name),
             )
             for name, card in zip(names, cards, strict=True)
         ),
@@ -161,13 +161,13 @@ class Readiness(BaseModel):
 
 @router.get("/", include_in_schema=False)
 async def front() -> RedirectResponse:
-    """A browser that opens the server's bare address lands on the documentation."""
+    """Redirect a browser that opens the server's bare address to the documentation."""
     return RedirectResponse("docs")
 
 
 @router.get("/healthz", tags=["health"])
 async def healthz() -> Health:
-    """Alive. It asks nobody and never waits."""
+    """Alive. It calls no other service and never waits."""
     return Health()
 
 
@@ -189,6 +189,6 @@ async def readyz(services: Served) -> Readiness | Response:
 
 @router.get("/metrics", tags=["health"], response_class=Response)
 async def get_metrics(services: Served) -> Response:
-    """This process's own counts, and those of the fleet as its heartbeats tell them."""
+    """This process's own counts, and those of the fleet as its heartbeats report them."""
     text = await services.call(generate_latest, services.registry)
     return Response(text, media_type=CONTENT_TYPE_LATEST)

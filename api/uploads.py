@@ -1,4 +1,4 @@
-"""Uploads: a stream of bytes into the blob directory, hashed and capped on the way; whole or not at all."""
+"""``POST /v1/media``: a stream of bytes into the blob directory, hashed and capped; all of it or nothing."""
 
 from __future__ import annotations
 
@@ -26,8 +26,39 @@ if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
 
-#: Bytes that are gathered before a thread writes them.
+router = APIRouter(tags=["media"])
+
+FORM_TYPE = "multipart/form-data"
+#: Bytes that are buffered before a thread writes them.
 _PIECE = 1 << 20
+#: What a form adds to its one file: boundaries and part headers, in bytes.
+_FORM_EXTRA = 64 << 10
+
+_BINARY = {"type": "string", "format": "binary"}
+_FORM = {"type": "object", "properties": {"file": _BINARY}, "required": ["file"]}
+_BODY: dict[str, Any] = {
+    "required": True,
+    "content": {"application/octet-stream": {"schema": _BINARY}, "multipart/form-data": {"schema": _FORM}},
+}
+
+
+@router.post(
+    "/v1/media",
+    status_code=201,
+    responses=problems(400, 413, 422, 503),
+    openapi_extra={"requestBody": _BODY},
+)
+async def post_media(request: Request, services: Served) -> MediaAnswer:
+    """Upload a file in a stream, raw or as a form with one file; ``media_id`` is the sha256 of its bytes."""
+    limit = upload_limit(services.settings)
+    boundary = boundary_of(request.headers.get("content-type"))
+    cap = limit if boundary is None else limit + _FORM_EXTRA
+    expected = stated_length(request, cap)
+    chunks = body_chunks(request, limit=cap, seconds=UPLOAD_SECONDS)
+    if boundary is not None:
+        chunks = file_chunks(chunks, boundary)
+    media_id, blob = await store_upload(services, chunks, expected=expected)
+    return MediaAnswer(media_id=media_id, nbytes=blob.nbytes)
 
 
 def upload_limit(settings: Settings) -> int:
@@ -43,12 +74,12 @@ async def store_upload(
     Args:
         services: The application's services.
         chunks: The bytes.
-        expected: Their number where it is known, to be held at once; else room is held as they come.
+        expected: Their number where it is known, to be reserved at once; else space is reserved as they come.
 
     Raises:
         MediaTooLarge: more bytes than any type may have.
-        EmptyMedia: no byte.
-        BlobSpaceFull: no room.
+        EmptyMedia: there are no bytes.
+        BlobSpaceFull: there is no space for them.
     """
     writer = _Writer(services.store.blobs, upload_limit(services.settings))
     await services.call(writer.open, expected or 0)
@@ -68,7 +99,7 @@ async def store_upload(
 
 
 class _Writer:
-    """One file being written, from threads."""
+    """One file that is being written, from threads."""
 
     def __init__(self, blobs: Blobs, limit: int) -> None:
         self._blobs = blobs
@@ -100,16 +131,13 @@ class _Writer:
         return digest, self._blobs.keep_media(self._name, digest)
 
     def abandon(self, error: BaseException) -> None:
-        """Have the file removed, as if the block had raised."""
+        """Remove the file, as if the block had raised."""
         with suppress(type(error)):
             self._block.__exit__(type(error), error, error.__traceback__)
 
 
-FORM_TYPE = "multipart/form-data"
-
-
 def boundary_of(content_type: str | None) -> bytes | None:
-    """The boundary of a form, None where the body is no form; raises ``InvalidRequest`` without one."""
+    """The boundary of a form, None where the body is not a form; ``InvalidRequest`` if it is missing."""
     kind, options = parse_options_header(content_type)
     if kind.lower() != FORM_TYPE.encode():
         return None
@@ -119,10 +147,10 @@ def boundary_of(content_type: str | None) -> bytes | None:
 
 
 async def file_chunks(chunks: AsyncIterator[bytes], boundary: bytes) -> AsyncIterator[bytes]:
-    """The bytes of the form's one file.
+    """The bytes of the one file of a form.
 
     Raises:
-        InvalidRequest: the form is malformed, or holds anything but one file.
+        InvalidRequest: the form is malformed, or holds anything else than one file.
     """
     form = _FileForm()
     try:
@@ -139,7 +167,7 @@ async def file_chunks(chunks: AsyncIterator[bytes], boundary: bytes) -> AsyncIte
 
 
 class _FileForm:
-    """The parser's callbacks. It holds the pieces of one chunk only."""
+    """The callbacks of the parser. It holds the pieces of one chunk only."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -167,34 +195,3 @@ class _FileForm:
 
     def _end(self) -> None:
         self.ended = True
-
-
-router = APIRouter(tags=["media"])
-
-_BINARY = {"type": "string", "format": "binary"}
-_FORM = {"type": "object", "properties": {"file": _BINARY}, "required": ["file"]}
-_BODY: dict[str, Any] = {
-    "required": True,
-    "content": {"application/octet-stream": {"schema": _BINARY}, "multipart/form-data": {"schema": _FORM}},
-}
-#: What a form adds to its one file: boundaries and part headers, in bytes.
-_FORM_EXTRA = 64 << 10
-
-
-@router.post(
-    "/v1/media",
-    status_code=201,
-    responses=problems(400, 413, 422, 503),
-    openapi_extra={"requestBody": _BODY},
-)
-async def post_media(request: Request, services: Served) -> MediaAnswer:
-    """Upload a file in a stream, raw or as a form with one file; ``media_id`` is the sha256 of its bytes."""
-    limit = upload_limit(services.settings)
-    boundary = boundary_of(request.headers.get("content-type"))
-    cap = limit if boundary is None else limit + _FORM_EXTRA
-    expected = stated_length(request, cap)
-    chunks = body_chunks(request, limit=cap, seconds=UPLOAD_SECONDS)
-    if boundary is not None:
-        chunks = file_chunks(chunks, boundary)
-    media_id, blob = await store_upload(services, chunks, expected=expected)
-    return MediaAnswer(media_id=media_id, nbytes=blob.nbytes)

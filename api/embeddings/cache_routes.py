@@ -1,4 +1,4 @@
-"""``/v1/embeddings`` as a collection: look at what is cached, and take it out, one by one or by encoder."""
+"""``/v1/embeddings`` as a collection: list what is cached, and remove it one by one or by encoder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from epd.store.values import CacheRow
 
 router = APIRouter(tags=["embeddings"])
 
-#: Entries that one call looks at, and takes out, at most (a server gives small indexes whole: up to 512).
+#: Entries that one call reads, or removes, at most (a server returns a small index whole: up to 512).
 MOST = 1000
 
 Key = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="64 hex digits")]
@@ -38,7 +38,7 @@ async def list_embeddings(
     modality: Modality | None = None,
     tier: Tier | None = None,
 ) -> CachePageAnswer:
-    """What is cached, about ``limit`` entries a call, in no order; ``cursor`` of an answer asks for more."""
+    """What is cached, about ``limit`` entries a call, in no order; pass the answer's ``cursor`` for more."""
     page = await services.call(services.store.embeddings.scan, cursor, limit=limit)
     rows = [
         row
@@ -54,7 +54,7 @@ async def list_embeddings(
 
 @router.delete("/v1/embeddings/{key}", status_code=204, responses=problems(400, 404, 503))
 async def delete_embedding(services: Served, key: Key) -> Response:
-    """Take one embedding out. What is being read of it stays readable until its lease ends."""
+    """Remove one embedding. Who is reading it may finish, until its lease ends."""
     if not await services.call(services.store.embeddings.forget, [key]):
         raise NotFound("no such embedding, or it was evicted")
     return Response(status_code=204)
@@ -69,25 +69,25 @@ async def delete_embeddings(
     cursor: Cursor = None,
     limit: Limit = MOST,
 ) -> RemovedAnswer:
-    """Take out what an encoder, or one revision of it, has made; about ``limit`` entries are looked at.
+    """Remove the embeddings of an encoder, or of one revision of it; a call reads about ``limit`` entries.
 
-    Call again with the answer's ``cursor`` until there is none. Without ``encoder`` it takes ``all=true``.
+    Call again with the answer's ``cursor`` until there is none. Without ``encoder``, ``all=true`` is needed.
     """
     if encoder is None and not everything:
         raise InvalidRequest("encoder: name one, or say all=true")
 
-    def is_meant(row: CacheRow) -> bool:
+    def is_selected(row: CacheRow) -> bool:
         metadata = row.entry.metadata
         return encoder in (None, metadata.encoder) and (metadata.weights_digest or "").startswith(
             weights_digest or ""
         )
 
-    removed = await services.call(_remove, services, cursor, limit, is_meant)
+    removed = await services.call(_remove, services, cursor, limit, is_selected)
     return removed.model_copy(update={"note": _note(services, encoder)})
 
 
 def _note(services: Services, encoder: str | None) -> str | None:
-    """No error for a name of no config: an encoder that left the config may have left embeddings."""
+    """A note on an unknown encoder, not an error: one that left the config may have left embeddings."""
     known = services.config.encoders
     if encoder is None or encoder in known:
         return None
@@ -95,10 +95,10 @@ def _note(services: Services, encoder: str | None) -> str | None:
 
 
 def _remove(
-    services: Services, cursor: str | None, limit: int, is_meant: Callable[[CacheRow], bool]
+    services: Services, cursor: str | None, limit: int, is_selected: Callable[[CacheRow], bool]
 ) -> RemovedAnswer:
     page = services.store.embeddings.scan(cursor, limit=limit)
-    keys = [row.entry.ref.key for row in page.rows if is_meant(row)]
+    keys = [row.entry.ref.key for row in page.rows if is_selected(row)]
     removed = services.store.embeddings.forget(keys) if keys else 0
     return RemovedAnswer(removed=removed, cursor=page.cursor)
 

@@ -1,4 +1,4 @@
-"""The forms in which an embedding is handed out, and which bytes of its file each form takes.
+"""The formats of an embedding, and which bytes of its file each format takes.
 
 ``safetensors`` is the stored form; ``npy`` is numpy's (format version 1.0, C order); ``raw`` is the rows
 alone, little-endian. numpy has no bfloat16, so ``npy`` widens it to float32, which is exact: the 16 bits
@@ -84,11 +84,11 @@ def represent(file: EmbeddingFile, form: Form, start: int | None, stop: int | No
 
 
 def row_bounds(start: int | None, stop: int | None, tokens: int) -> tuple[int, int]:
-    """The rows [first, last) that are asked for of an embedding of ``tokens``.
+    """The requested rows [first, last) of an embedding of ``tokens`` rows.
 
     Raises:
         InvalidRequest: there is no row between the bounds.
-        RowsNotThere: a bound is past the embedding's end.
+        RowsNotThere: a bound is past the end of the embedding.
     """
     first, last = 0 if start is None else start, tokens if stop is None else stop
     if stop is not None and first >= stop:
@@ -106,14 +106,14 @@ def widened(piece: bytes | memoryview) -> bytes:
 
 
 def form_of(accept: str | None) -> Form:
-    """The form that an Accept header likes best; safetensors where it names none of ours."""
-    liked = {media_type: form for form, media_type in MEDIA_TYPES.items()}
+    """The form that an Accept header prefers; safetensors where it names none of these."""
+    ours = {media_type: form for form, media_type in MEDIA_TYPES.items()}
     best, best_quality = Form.SAFETENSORS, 0.0
     for entry in (accept or "").lower().split(","):
         media_type, *parameters = (part.strip() for part in entry.split(";"))
         quality = _quality(parameters)
-        if media_type in liked and quality > best_quality:
-            best, best_quality = liked[media_type], quality
+        if media_type in ours and quality > best_quality:
+            best, best_quality = ours[media_type], quality
     return best
 
 
@@ -140,10 +140,10 @@ def _prefix(file: EmbeddingFile, form: Form, shape: tuple[int, int], nbytes: int
 
 
 def embedding_headers(key: str, file: EmbeddingFile, body: Representation, tag: str) -> dict[str, str]:
-    """The headers of an answer with or without a body; content is named by its key, so it never changes.
+    """The headers of a response with or without a body. The key names the content, so it never changes.
 
-    Parts are asked for by ``start`` and ``stop`` in tokens, which is what engines count in; a Range header in
-    bytes is left alone, as RFC 9110 (14.2) allows, and Accept-Ranges says so.
+    Parts are requested by ``start`` and ``stop`` in tokens, the unit of engines. A Range header in bytes is
+    ignored, as RFC 9110 (14.2) allows, and Accept-Ranges says so.
     """
     return {
         "Content-Type": MEDIA_TYPES[body.form],
@@ -168,7 +168,7 @@ def entity_tag(key: str, body: Representation, tokens: int) -> str:
 
 
 async def embedding_pieces(body: Representation, rows: memoryview) -> AsyncIterator[Piece]:
-    """What to send of one embedding, out of its mapped rows."""
+    """What to send of one embedding, from its mapped rows."""
     if body.prefix:
         yield body.prefix
     for piece in pieces_of(rows):

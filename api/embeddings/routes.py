@@ -76,7 +76,7 @@ async def get_embedding(
 
 @router.get("/v1/metadata/{key}", responses=problems(400, 404, 503))
 async def get_metadata(services: Served, key: Key) -> Metadata:
-    """The Decode-side metadata of an embedding: all that an engine needs without a media byte."""
+    """The Decode-side metadata of an embedding: all that an engine needs, without a byte of media."""
     return (await services.call(_entry, services, key)).metadata
 
 
@@ -90,10 +90,10 @@ def _entry(services: Services, key: str) -> Entry:
 def _open(
     services: Services, key: str, form: Form, bounds: tuple[int | None, int | None]
 ) -> tuple[EmbeddingFile, Representation, memoryview]:
-    """The index first, so that only whole embeddings are given out; then the rows, mapped.
+    """Look in the index first, so that only whole embeddings are served; then map the rows.
 
-    No pin: the look-up made it the last that would be evicted, and a mapping outlives its file. A pin would
-    outlive the answer instead, and keep newer embeddings out of a cache that is read as a whole.
+    No pin is needed: the look-up made the embedding the last to be evicted, and a mapping outlives its file.
+    A pin would outlive the response, and keep newer embeddings out of a cache that is read as a whole.
     """
     _entry(services, key)
     stored, file = services.store.embeddings.open(key)
@@ -115,8 +115,8 @@ _SLICE_BODIES: dict[str, Any] = {"content": {kind: {"schema": {"type": "string"}
 async def post_slices(request: Request, services: Served) -> Response:
     """Rows of several embeddings in one answer; all of them, or an error that names what is missing.
 
-    ``safetensors`` has a tensor for each slice, named "0", "1", ... in the order asked for; ``raw`` has the
-    rows alone, one slice behind the other. X-Epd-Rows tells the rows of each.
+    ``safetensors`` has a tensor for each slice, named "0", "1", ... in the order of the request; ``raw`` has
+    the rows alone, one slice after the other. X-Epd-Rows gives the number of rows of each.
     """
     async with whole_body(request, limit=MAX_BODY, budget=services.bodies) as body:
         wanted = parse_slices(body)
@@ -127,6 +127,6 @@ async def post_slices(request: Request, services: Served) -> Response:
 
 
 def _checked(services: Services, wanted: SlicesRequest) -> tuple[PinnedRows, bytes]:
-    """The rows, and what goes before them."""
+    """The rows, and the bytes that precede them."""
     pinned = pinned_rows(services.store.embeddings, wanted.slices)
     return pinned, slices_prefix(pinned.parts, wanted.format)

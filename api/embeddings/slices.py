@@ -1,8 +1,8 @@
-"""Several embeddings' rows for one request: all of them or an error, mapped one after the other.
+"""Rows of several embeddings for one request: all of them or an error, mapped one after the other.
 
-They are pinned with the look-up and as long as they are sent, so that a check that was good stays good; and
-no longer, so that new embeddings find room. A file is mapped when its turn comes: a request holds one open
-file, however many it names.
+The look-up pins them, and they stay pinned while they are sent, so that what was checked stays true; and no
+longer, so that there is room for new embeddings. A file is mapped when its turn comes: a request holds one
+open file, however many it names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from api.embeddings.formats import row_bounds
 from api.embeddings.streaming import Piece, map_rows, pieces_of
-from api.errors import invalid_fields
+from api.errors import invalid_request
 from api.services import Services
 from epd.contracts.embedding import EmbeddingRef, Entry
 from epd.contracts.errors import InvalidRequest, MediaTooLarge, NotFound, RowsNotThere, StoreUnavailable
@@ -27,6 +27,15 @@ from epd.contracts.handoff import Slice
 from epd.store.cache.embeddings import Embeddings
 from epd.store.files.embedding_file import DTYPE_CODES, ITEM_BYTES
 
+#: Slices of one request, and bytes of all its rows.
+MAX_SLICES = 256
+MAX_BYTES = 4 << 30
+#: Bytes of a request body: a slice takes some 110.
+MAX_BODY = 64 << 10
+#: Seconds that a pin lasts. It is renewed at half of that, removed when all is sent, and expires if this
+#: process dies.
+PIN_SECONDS = 20.0
+_MAX_NAMED = 8
 _ALIGNMENT = 8
 
 
@@ -35,6 +44,23 @@ class SliceForm(StrEnum):
 
     SAFETENSORS = "safetensors"
     RAW = "raw"
+
+
+class SlicesRequest(BaseModel):
+    """Rows of several embeddings, in the order in which they are wanted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    slices: list[Slice] = Field(min_length=1, max_length=MAX_SLICES)
+    format: SliceForm = SliceForm.SAFETENSORS
+
+
+def parse_slices(body: bytes | bytearray) -> SlicesRequest:
+    """Read a request body; raises ``InvalidRequest`` naming the fields at fault."""
+    try:
+        return SlicesRequest.model_validate_json(body, strict=True)
+    except ValidationError as error:
+        raise invalid_request(error) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +80,14 @@ class Rows:
     def nbytes(self) -> int:
         """Bytes of the rows."""
         return self.shape[0] * self.shape[1] * ITEM_BYTES[self.ref.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedRows:
+    """Rows in the order in which they are sent, and the holder of their pins."""
+
+    parts: list[Rows]
+    holder: str
 
 
 def slices_prefix(parts: Sequence[Rows], form: SliceForm) -> bytes:
@@ -97,46 +131,8 @@ def slices_headers(parts: Sequence[Rows], form: SliceForm, nbytes: int) -> dict[
     return headers
 
 
-#: Slices of one request, and bytes of all its rows.
-MAX_SLICES = 256
-MAX_BYTES = 4 << 30
-#: Bytes of a request body: a slice takes some 110.
-MAX_BODY = 64 << 10
-#: A pin's length in seconds. It is renewed at half of that, ended when all is sent, and ends by itself where
-#: this process dies.
-PIN_SECONDS = 20.0
-_MAX_NAMED = 8
-
-
-@dataclass(frozen=True, slots=True)
-class PinnedRows:
-    """Rows in the order in which they are sent, and who holds their pins."""
-
-    parts: list[Rows]
-    holder: str
-
-
-class SlicesRequest(BaseModel):
-    """Rows of several embeddings, in the order in which they are wanted."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    slices: list[Slice] = Field(min_length=1, max_length=MAX_SLICES)
-    format: SliceForm = SliceForm.SAFETENSORS
-
-
-def parse_slices(body: bytes | bytearray) -> SlicesRequest:
-    """Read a request body; raises ``InvalidRequest`` naming the fields at fault."""
-    try:
-        return SlicesRequest.model_validate_json(body, strict=True)
-    except ValidationError as error:
-        raise invalid_fields(
-            error.errors(include_url=False, include_context=False, include_input=False)
-        ) from None
-
-
 def pinned_rows(embeddings: Embeddings, slices: Sequence[Slice]) -> PinnedRows:
-    """The rows of all slices, pinned and checked. One round trip; nothing stays pinned where one is refused.
+    """The rows of all slices, pinned and checked. One round trip; nothing stays pinned when one is refused.
 
     Raises:
         NotFound: embeddings are not there; they are named.
@@ -148,7 +144,7 @@ def pinned_rows(embeddings: Embeddings, slices: Sequence[Slice]) -> PinnedRows:
     try:
         return PinnedRows(_checked_rows(entries, slices), holder)
     except BaseException:
-        _let_go(embeddings, keys, holder)
+        _unpin(embeddings, keys, holder)
         raise
 
 
@@ -172,12 +168,16 @@ def _rows(number: int, part: Slice, ref: EmbeddingRef) -> Rows:
 
 
 async def slice_pieces(services: Services, prefix: bytes, pinned: PinnedRows) -> AsyncIterator[Piece]:
-    """What to send of all slices, whose pins end then. A file that is gone all the same breaks it off."""
+    """What to send of all slices. Their pins are removed at the end.
+
+    Raises:
+        NotFound: a file is missing or damaged in spite of its pin, which aborts the response.
+    """
     try:
         async for piece in _pieces(services, prefix, pinned):
             yield piece
     finally:
-        await services.call(_let_go, services.store.embeddings, _keys(pinned.parts), pinned.holder)
+        await services.call(_unpin, services.store.embeddings, _keys(pinned.parts), pinned.holder)
 
 
 async def _pieces(services: Services, prefix: bytes, pinned: PinnedRows) -> AsyncIterator[Piece]:
@@ -197,7 +197,7 @@ def _map(embeddings: Embeddings, part: Rows) -> memoryview:
     stored, file = embeddings.open(part.ref.key)
     with file:
         if (stored.shape, stored.dtype) != (part.ref.shape, part.ref.dtype):
-            raise NotFound("embedding file holds something else than the index said")
+            raise NotFound("embedding file holds something else than the index says")
         return map_rows(file, *stored.rows(part.start, part.stop))
 
 
@@ -205,8 +205,8 @@ async def _renew(services: Services, parts: Sequence[Rows], holder: str) -> None
     await services.call(services.store.embeddings.pin, _keys(parts), PIN_SECONDS, holder)
 
 
-def _let_go(embeddings: Embeddings, keys: Sequence[str], holder: str) -> None:
-    """The answer stands without it: a pin ends by itself where the store cannot be told."""
+def _unpin(embeddings: Embeddings, keys: Sequence[str], holder: str) -> None:
+    """Remove pins. One that cannot be removed because the store is unavailable expires."""
     with suppress(StoreUnavailable):
         embeddings.unpin(keys, holder)
 

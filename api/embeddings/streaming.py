@@ -1,4 +1,4 @@
-"""Answers that are sent piece by piece, and never wait on a dead reader for ever."""
+"""Responses that are sent piece by piece, without a copy, and never wait forever for a stalled reader."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from epd.contracts.errors import NotFound
 
 #: Bytes that are sent at once; even, so that no element is cut in two.
 PIECE = 1 << 20
-#: A reader that takes no piece for this long is given up, in seconds.
+#: Seconds within which a reader has to take a piece.
 STALL_SECONDS = 60.0
 
-#: What is sent: the server hands it to the kernel as it is, so a view of a mapped file is not copied here.
+#: What is sent. The server passes it to the kernel as it is, so a view of a mapped file is not copied here.
 Piece = bytes | memoryview
 
 
@@ -29,14 +29,14 @@ def pieces_of(rows: memoryview) -> Iterator[memoryview]:
 
 
 class StreamedResponse(Response):
-    """Sends pieces whose length is known; whoever stalls or leaves ends it."""
+    """Sends pieces whose total length is known. It ends when the reader stalls or leaves."""
 
     def __init__(self, pieces: AsyncIterator[Piece], headers: Mapping[str, str]) -> None:
         super().__init__(headers=headers)
         self._pieces = pieces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer."""
+        """Send the response."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async for piece in self._pieces:
             async with asyncio.timeout(STALL_SECONDS):
@@ -44,7 +44,7 @@ class StreamedResponse(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-#: Pages are mapped at once, in the thread that maps, so that none is waited for on the event loop.
+#: Pages are loaded in the thread that maps them, so that the event loop waits for none.
 _FLAGS = mmap.MAP_SHARED | mmap.MAP_POPULATE
 
 

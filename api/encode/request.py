@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from api.encode.sources import GivenSource, resolve_source
-from api.errors import invalid_fields, seconds_text
+from api.errors import invalid_request, seconds_text
 from epd.config import Config, ModelConfig
 from epd.contracts.embedding import EncoderCard
 from epd.contracts.errors import EncoderNotReady, InvalidRequest, UnknownModel
@@ -22,7 +22,7 @@ from epd.identity import applicable_options
 from epd.lookup import tracks_of
 from epd.settings import Settings
 
-#: Seconds that a request waits for its answer when it does not say: a caller expects embeddings, not a job.
+#: Seconds that a request waits for its answer by default: a caller expects embeddings, not a job.
 DEFAULT_WAIT = 30.0
 #: Seconds after which a caller may retry when an encoder is not ready yet.
 _READY_AFTER = 5.0
@@ -90,8 +90,7 @@ def parse_request(body: bytes | bytearray) -> EncodeRequest:
     try:
         return EncodeRequest.model_validate_json(body, strict=True)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        raise invalid_fields(found) from None
+        raise invalid_request(error) from None
 
 
 def named_model(request: EncodeRequest, *, config: Config, settings: Settings) -> tuple[str, ModelConfig]:

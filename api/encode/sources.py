@@ -1,6 +1,6 @@
 """Where the bytes of an item come from: an http or https URL, data inside the request, or an upload.
 
-What can never be fetched is refused here, so that the caller learns it at once. The fetch worker checks the
+A URL that can never be fetched is refused here, so that the caller knows at once. The fetch worker checks the
 address behind a host name at each hop. Messages never repeat a URL.
 
 Data inside a request is a ``data:`` URI (RFC 2397) or plain base64 (RFC 4648), read strictly. Accepted:

@@ -1,7 +1,7 @@
 """From a plan to a job: capacity, inline bytes, the record, then the messages, in that order.
 
-All of it blocks and runs in one thread of the pool. Nothing that others can see happens before every check
-has passed.
+All of it blocks and runs in one thread of the pool. Nothing becomes visible to others before every check has
+passed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from epd.telemetry.tracing import span
 
 logger = logging.getLogger(__name__)
 
-#: Seconds in which a job has to be written. Bytes that a job holds are freed when ``GRACE`` has passed and
-#: there is no such job; half of it keeps well away from that.
+#: Seconds within which a job has to be written. The bytes that it holds are freed when there is no such job
+#: after ``GRACE``; half of that keeps well clear of it.
 LONGEST_START = GRACE / 2
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A job as it was recorded, the seconds that its caller wants to wait, and what follows if it leaves."""
+    """A job as it was written, the seconds that its caller wants to wait, and what follows if it leaves."""
 
     view: JobView
     wait: float
@@ -44,11 +44,11 @@ class Submitted:
 
 
 def submit(services: Services, plan: Plan, looked: LookedUp, trace: Mapping[str, str]) -> Submitted:
-    """Start the job of a plan; one that proves wholly cached is final at once and publishes nothing.
+    """Start the job of a plan. One that turns out to be all cached is final at once and publishes nothing.
 
     Raises:
         NotFound, MediaTooLarge: the request is at fault; nothing was stored.
-        Overloaded, BlobSpaceFull, StoreUnavailable: come again; no job is left waiting.
+        Overloaded, BlobSpaceFull, StoreUnavailable: retry later; no job is left waiting.
     """
     found = _found(services.store, plan, looked)
     services.metrics.saved_bytes.inc(sum(each.saved_bytes for each in found.values()))
@@ -72,11 +72,11 @@ def _found(store: Store, plan: Plan, looked: LookedUp) -> Mapping[int, Found]:
 
 
 def _upload_sizes(services: Services, todo: list[Item], plan: Plan) -> dict[int, int]:
-    """Bytes of the items that are uploads or came with the request, by index; the uploads' lives renewed.
+    """Bytes of the items that are uploads or came with the request, by index. Uploads are kept for longer.
 
     Raises:
         NotFound: an upload is not there.
-        MediaTooLarge: it is too large for what it is to be read as.
+        MediaTooLarge: it is too large for the type of its item.
     """
     sizes: dict[int, int] = {}
     for item in todo:
@@ -88,7 +88,7 @@ def _upload_sizes(services: Services, todo: list[Item], plan: Plan) -> dict[int,
             continue
         blob = services.store.blobs.media(media_id)
         if blob is None:
-            raise NotFound(f"items[{item.index}].media_id: no such upload, or its time is over")
+            raise NotFound(f"items[{item.index}].media_id: no such upload, or it has expired")
         limit = byte_limit(item.modality, services.settings)
         if blob.nbytes > limit:
             raise MediaTooLarge(
@@ -133,13 +133,13 @@ def _first_parts(items: Sequence[Item], found: Mapping[int, Found]) -> dict[Part
 
 
 def _check_in_time(services: Services, record: JobRecord) -> None:
-    """A process that was stopped meanwhile may find its inline bytes gone, and its room given to others.
+    """Refuse a job whose process was suspended: its bytes may be gone, and its capacity given to others.
 
     Raises:
-        Overloaded: the job was not written in time; it is closed, and its caller may come again.
+        Overloaded: the job was not written in time; it is closed, and its caller may retry.
     """
     if time.time() - record.created > LONGEST_START:
-        error = Overloaded("the request was held up for too long", retry_after=RETRY_AFTER)
+        error = Overloaded("the request was delayed for too long", retry_after=RETRY_AFTER)
         _close_failed(services, record.job_id, error)
         raise error
 
@@ -183,9 +183,9 @@ def _close_failed(services: Services, job_id: str, cause: EpdError) -> None:
 def hold_inline_bytes(
     store: Store, record: JobRecord, todo: Sequence[Item], inline: Mapping[str, bytes]
 ) -> Iterator[None]:
-    """Have a job hold its inline bytes while the block starts it, and from then on until it is final.
+    """Hold a job's inline bytes while the block starts it, and from then on until it is final.
 
-    When the block raises, nothing is held. A job that names the inline bytes of another by their digest
+    When the block raises, nothing is held. A job that refers to the inline bytes of another by their digest
     holds them too.
 
     Args:
@@ -195,7 +195,7 @@ def hold_inline_bytes(
         inline: Bytes by media id.
 
     Raises:
-        BlobSpaceFull: there is no room, also not after what finished jobs left was freed.
+        BlobSpaceFull: there is no space, even after what finished jobs left was freed.
         StoreUnavailable: the store does not answer.
     """
     needed = sorted({item.source.media_id for item in todo if item.source.media_id is not None})

@@ -1,4 +1,4 @@
-"""Looking at jobs, waiting for them and ending them."""
+"""What a request does with a job: read it, wait for it, watch it, cancel it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,81 @@ from epd.lookup import cards_of, last_digest, needs_of
 
 logger = logging.getLogger(__name__)
 
+#: Seconds after which a waiting request reads the job again without a notice.
+POLL_SECONDS = 2.0
 
-def leave_flights(services: Services, before: JobView) -> None:
-    """Take the open parts of a job, as it stood before it was closed, out of the flights that they are in.
 
-    Where others wait on a flight that was the job's own, one of them starts it anew. Only items whose digest
-    is known are looked at. Trouble is logged: then the job's messages, or the flights' leases, do it later.
+def is_final(view: JobView) -> bool:
+    """Whether every part of the job is final."""
+    return all(part.state in FINAL_STATES for part in view.parts.values())
+
+
+async def read_job(services: Services, job_id: str) -> JobView:
+    """The job as it stands; one that is past its deadline is closed as expired first.
+
+    Raises:
+        NotFound: there is no such job, or it has expired.
+    """
+    view = await _view(services, job_id)
+    if not is_final(view) and time.time() > view.record.deadline:
+        return await _close(services, view, State.EXPIRED, DeadlineExceeded("the job's deadline passed"))
+    return view
+
+
+async def wait_job(services: Services, job_id: str, seconds: float, caller: ClientConnection) -> JobView:
+    """The job when it is final, or as it stands after ``seconds`` or when its caller has left.
+
+    The wait goes on while the store is unavailable, up to ``seconds``; it ends with what was last known.
+    """
+    end = time.monotonic() + seconds
+    with services.completions.subscribe(job_id, final_only=True) as subscription:
+        caller.on_disconnect = subscription.wake
+        view = await read_job(services, job_id)
+        while not (is_final(view) or caller.disconnected) and (left := end - time.monotonic()) > 0:
+            to_deadline = max(view.record.deadline - time.time(), 0) + 0.01
+            await subscription.wait(min(left, to_deadline, POLL_SECONDS))
+            with suppress(StoreUnavailable):
+                view = await read_job(services, job_id)
+    return view
+
+
+async def watch_job(services: Services, job_id: str) -> None:
+    """Send the job's notices to this process too, whichever one admitted it; raises ``NotFound``."""
+    if not await services.call(services.store.jobs.watch, job_id, services.completions.watcher):
+        raise _no_job()
+
+
+async def cancel_job(services: Services, job_id: str) -> JobView:
+    """Cancel what is not final yet; a final job stays as it is. Raises ``NotFound``."""
+    view = await _view(services, job_id)
+    if is_final(view):
+        return view
+    return await _close(services, view, State.CANCELLED, Cancelled("the caller cancelled the job"))
+
+
+async def _view(services: Services, job_id: str) -> JobView:
+    view = await services.call(services.store.jobs.view, job_id)
+    if view is None:
+        raise _no_job()
+    return view
+
+
+def _no_job() -> NotFound:
+    return NotFound("no such job, or it has expired")
+
+
+async def _close(services: Services, view: JobView, state: State, error: EpdError) -> JobView:
+    job_id, record = view.record.job_id, PartRecord(state=state, error=ErrorInfo.of(error))
+    await services.call(services.store.jobs.close, job_id, record)
+    await services.call(_leave_flights, services, view)
+    return await _view(services, job_id)
+
+
+def _leave_flights(services: Services, before: JobView) -> None:
+    """Withdraw the open parts of a job, as it was before it was closed, from the flights that they are in.
+
+    Where others wait on a flight that the job led, one of them starts it again. Only items whose digest is
+    known are looked at. Errors are logged: the job's messages, or the flights' leases, then do it later.
     """
     try:
         successors = [
@@ -62,80 +131,10 @@ def _flights_of(services: Services, before: JobView) -> Iterator[tuple[str, Part
             continue
         for wanted in filter(None, (needs.main, needs.audio)):
             part = PartId(item.index, wanted.track)
-            if not _is_final(before, part):
+            if not _was_final(before, part):
                 yield wanted.key, part
 
 
-def _is_final(view: JobView, part: PartId) -> bool:
-    """Whether a part had ended; one that is not known yet (a video's sound) had not."""
+def _was_final(view: JobView, part: PartId) -> bool:
+    """Whether a part had ended; one that is not known yet (a video's audio) had not."""
     return view.parts.get(str(part), PartRecord()).state in FINAL_STATES
-
-
-#: Who waits reads the job again after this many seconds without a notice.
-POLL_SECONDS = 2.0
-
-
-def is_final(view: JobView) -> bool:
-    """Every part of the job is final."""
-    return all(part.state in FINAL_STATES for part in view.parts.values())
-
-
-async def read_job(services: Services, job_id: str) -> JobView:
-    """The job as it stands; one that is past its deadline is closed as expired first.
-
-    Raises:
-        NotFound: no such job, or its time is over.
-    """
-    view = await _view(services, job_id)
-    if not is_final(view) and time.time() > view.record.deadline:
-        return await _close(services, view, State.EXPIRED, DeadlineExceeded("the job's deadline passed"))
-    return view
-
-
-async def wait_job(services: Services, job_id: str, seconds: float, caller: ClientConnection) -> JobView:
-    """The job when it is final, or as it stands after ``seconds`` or when its caller is gone.
-
-    A store that goes away meanwhile prolongs the wait up to ``seconds``; the answer is what was last known.
-    """
-    end = time.monotonic() + seconds
-    with services.completions.subscribe(job_id, final_only=True) as subscription:
-        caller.on_disconnect = subscription.wake
-        view = await read_job(services, job_id)
-        while not (is_final(view) or caller.disconnected) and (left := end - time.monotonic()) > 0:
-            to_deadline = max(view.record.deadline - time.time(), 0) + 0.01
-            await subscription.wait(min(left, to_deadline, POLL_SECONDS))
-            with suppress(StoreUnavailable):  # the job goes on, and so does the wait
-                view = await read_job(services, job_id)
-    return view
-
-
-async def watch_job(services: Services, job_id: str) -> None:
-    """Have the job's notices sent to this process, whichever process admitted it; raises ``NotFound``."""
-    if not await services.call(services.store.jobs.watch, job_id, services.completions.watcher):
-        raise _no_job()
-
-
-async def cancel_job(services: Services, job_id: str) -> JobView:
-    """Cancel what is not final yet; a final job stays as it is."""
-    view = await _view(services, job_id)
-    if is_final(view):
-        return view
-    return await _close(services, view, State.CANCELLED, Cancelled("the caller cancelled the job"))
-
-
-async def _close(services: Services, view: JobView, state: State, error: EpdError) -> JobView:
-    job_id, record = view.record.job_id, PartRecord(state=state, error=ErrorInfo.of(error))
-    await services.call(services.store.jobs.close, job_id, record)
-    await services.call(leave_flights, services, view)
-    return await _view(services, job_id)
-
-
-async def _view(services: Services, job_id: str) -> JobView:
-    view = await services.call(services.store.jobs.view, job_id)
-    if view is None:
-        raise _no_job()
-    return view
-
-
-def _no_job() -> NotFound:
-    return NotFound("no such job, or its time is over")

@@ -1,8 +1,8 @@
-"""Completion notices: one listener thread a process hands them to the requests that wait.
+"""Completion notices: one listener thread a process passes them to the requests that wait.
 
 Workers publish each change of a part to the channel of every process that watches its job. The listener
-reads this process's channel and wakes the subscriptions of the job on the event loop. A notice is a hint
-only: who waits reads the job again, so a lost notice costs time and never an answer.
+reads this process's channel and wakes the subscriptions of the job on the event loop. A notice is only a
+hint: a waiting request reads the job again, so a lost notice costs time and never an answer.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ MAX_NOTICES = 1024
 
 _LISTEN_SECONDS = 0.2
 _PAUSE_AFTER_ERROR = 1.0
-_HANDOVER_SECONDS = 10.0
+_DISPATCH_SECONDS = 10.0
 _JOIN_SECONDS = 5.0
 
 
 class Subscription:
-    """The notices of one job for one waiting request. ``missed`` tells that some may be lacking."""
+    """The notices of one job for one waiting request. ``missed``: some may have been lost."""
 
     def __init__(self, *, final_only: bool) -> None:
         self.missed = False
@@ -43,7 +43,7 @@ class Subscription:
         self._changed = asyncio.Event()
 
     def offer(self, notice: Notice) -> None:
-        """Take a notice in (on the event loop)."""
+        """Add a notice (on the event loop)."""
         if self._final_only and not notice.job_final:
             return
         self.missed = self.missed or len(self._notices) == MAX_NOTICES
@@ -56,7 +56,7 @@ class Subscription:
         self._changed.set()
 
     async def wait(self, seconds: float) -> list[Notice]:
-        """Notices since the last call; waits at most ``seconds`` for the first. Empty at the time-out."""
+        """Notices since the last call; waits at most ``seconds`` for the first. Empty on a timeout."""
         try:
             await asyncio.wait_for(self._changed.wait(), max(seconds, 0))
         except TimeoutError:
@@ -94,7 +94,7 @@ class Completions:
 
     @property
     def full(self) -> bool:
-        """No further request may wait."""
+        """Whether no further request may wait."""
         return self._count >= self._limit
 
     @property
@@ -104,7 +104,7 @@ class Completions:
 
     @contextmanager
     def subscribe(self, job_id: str, *, final_only: bool = False) -> Iterator[Subscription]:
-        """Hear of a job's parts, or of its end only; raises ``Overloaded`` beyond the limit."""
+        """Receive the notices of a job, or only that of its end; raises ``Overloaded`` beyond the limit."""
         if self.full:
             raise Overloaded("too many requests wait at once", retry_after=1.0)
         subscription = Subscription(final_only=final_only)
@@ -124,8 +124,8 @@ class Completions:
             try:
                 notices = self._notices.listen(self.watcher, _LISTEN_SECONDS)
                 if notices or lost:
-                    handover = asyncio.run_coroutine_threadsafe(self._dispatch(notices, lost), loop)
-                    handover.result(_HANDOVER_SECONDS)
+                    dispatched = asyncio.run_coroutine_threadsafe(self._dispatch(notices, lost), loop)
+                    dispatched.result(_DISPATCH_SECONDS)
                 lost = False
             except EpdError as error:
                 logger.warning("completion notices are lost for now: %s", error)
@@ -134,7 +134,7 @@ class Completions:
             except Exception:
                 if loop.is_closed():
                     return
-                logger.exception("completion notices could not be handed over")
+                logger.exception("completion notices could not be dispatched")
                 lost = True
                 self._stopping.wait(_PAUSE_AFTER_ERROR)
 
@@ -149,14 +149,17 @@ class Completions:
 
 
 class ClientConnection:
-    """``disconnected`` is set once the client has left; ``on_disconnect`` is called then."""
+    """The connection of a waiting request.
+
+    ``disconnected`` becomes true when the client leaves; then ``on_disconnect`` is called.
+    """
 
     def __init__(self) -> None:
         self.disconnected = False
         self.on_disconnect: Callable[[], None] | None = None
 
     async def _watch(self, request: Request) -> None:
-        """The body was read before, so the next message says that the connection has ended."""
+        """Wait for the end of the connection. The body has been read, so the next message announces it."""
         while (await request.receive())["type"] != "http.disconnect":
             pass
         self.disconnected = True

@@ -1,4 +1,4 @@
-"""The events of one job: its items' states first, then each change, until the job is final."""
+"""The events of one job: first the states of its items, then each change, until the job is final."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from epd.contracts.errors import NotFound, StoreUnavailable
 from epd.contracts.job import FINAL_STATES, JobView, Notice, PartRecord, Stage, State
 from epd.contracts.responses import EventAnswer
 
-#: A job with many items is read again at most this often, in seconds.
+#: Seconds between two reads of a job at least: one with many items changes often.
 _READ_GAP = 0.05
 #: Seconds past a job's deadline after which its events end, whatever the store says.
 _GRACE = 60.0
@@ -24,10 +24,11 @@ _STAGES: dict[Stage | None, int] = {None: 1, Stage.FETCH: 1, Stage.DECODE: 2, St
 async def job_events(
     services: Services, job_id: str, subscription: Subscription
 ) -> AsyncIterator[EventAnswer]:
-    """Events of a job that this process watches. Subscribing comes before reading, so there is no gap.
+    """Events of a job that this process watches.
 
-    A store that goes away meanwhile delays events, and ends them some time after the job's deadline.
-    The subscription is the caller's to end: a stream that is broken off never resumes this generator.
+    The subscription precedes the first read, so no change is missed. The caller ends it, since a stream that
+    is aborted never resumes this generator. A store that becomes unavailable delays events, and ends them
+    some time after the job's deadline.
     """
     view, read_at = await read_job(services, job_id), time.monotonic()
     tracker = ItemStates(view)
@@ -56,27 +57,27 @@ async def job_events(
 
 
 class ItemStates:
-    """The states of a job's items, and which of them were not told yet.
+    """The states of a job's items, and which of them have not been sent yet.
 
-    Running parts are followed by notices alone. A final part is read from the store, because only there
-    is it known whether the item has another part (a video's sound).
+    Running parts are followed through notices alone. A final part is read from the store, because only the
+    store knows whether the item has another part (a video's audio).
     """
 
     def __init__(self, view: JobView) -> None:
         self._view = view
-        self._told: dict[int, State] = {}
+        self._sent: dict[int, State] = {}
 
     @property
     def final(self) -> bool:
-        """The job is final as far as is known."""
+        """Whether the job is final, as far as is known."""
         return is_final(self._view)
 
     def replace(self, view: JobView) -> None:
-        """Take the job as the store has it."""
+        """Set the job as it was read from the store."""
         self._view = view
 
     def apply(self, notices: Iterable[Notice]) -> None:
-        """Take notices in; one that is older than what is known changes nothing."""
+        """Apply notices; one that is older than what is known changes nothing."""
         parts = dict(self._view.parts)
         for notice in notices:
             known = parts.get(notice.part, PartRecord())
@@ -85,16 +86,16 @@ class ItemStates:
         self._view = self._view.model_copy(update={"parts": parts})
 
     def changes(self) -> Iterator[EventAnswer]:
-        """One event for each item whose state differs from what was told last.
+        """One event for each item whose state differs from the one that was sent last.
 
-        A final job state is told with the last event only, so that a reader may stop at the first one.
+        Only the last event carries a final job state, so that a reader may stop at the first one.
         """
         states = {item.index: self._view.item_state(item.index) for item in self._view.record.items}
-        news = [index for index, state in states.items() if self._told.get(index) is not state]
-        for index in news:
-            more = index != news[-1]
+        changed = [index for index, state in states.items() if self._sent.get(index) is not state]
+        for index in changed:
+            more = index != changed[-1]
             yield self._event(index, states[index], State.RUNNING if more and self.final else None)
-        self._told = states
+        self._sent = states
 
     def _event(self, index: int, state: State, job_state: State | None) -> EventAnswer:
         stage = self._view.parts_of(index)[0][1].stage

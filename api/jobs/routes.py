@@ -1,4 +1,4 @@
-"""``/v1/jobs/{id}``: look, cancel, follow."""
+"""``/v1/jobs/{id}``: read a job, wait for it, cancel it, follow its events."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def delete_job(services: Served, job_id: JobId) -> JobAnswer:
 
 
 async def _subscribed(services: Served, job_id: JobId) -> AsyncIterator[Subscription]:
-    """Runs before the stream begins, so that a missing job is answered with 404, and ends after it."""
+    """A subscription for the length of the stream. It is made before, so that a missing job is a 404."""
     await watch_job(services, job_id)
     with services.completions.subscribe(job_id) as subscription:
         await read_job(services, job_id)

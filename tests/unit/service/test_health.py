@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from api.status import encoder_figure, graph_bytes, worker_figure
+from api.status import encoder_counter, graph_bytes, worker_counter
 from epd.store.values import Heartbeat
 from epd.telemetry.counters import Count
 from gpu_worker.engine.forward import GraphFigures
@@ -56,16 +56,16 @@ def test_the_api_reads_it_from_live_workers() -> None:
         beat("a", **{"encoder_memory_bytes/eye": 5.0, "worker_memory_bytes": 9.0}),
         beat("b", **{"encoder_memory_bytes/eye": 6.0}),
     ]
-    assert encoder_figure(beats, Count.ENCODER_MEMORY, "eye") == 6
-    assert encoder_figure(beats, Count.ENCODER_MEMORY, "ear") is None
-    assert [worker_figure(one, Count.WORKER_MEMORY) for one in beats] == [9, None]
+    assert encoder_counter(beats, Count.ENCODER_MEMORY, "eye") == 6
+    assert encoder_counter(beats, Count.ENCODER_MEMORY, "ear") is None
+    assert [worker_counter(one, Count.WORKER_MEMORY) for one in beats] == [9, None]
 
 
 def test_graphs_of_all_encoders_add_up() -> None:
     figures = {"eye": GraphFigures(graphs=3, memory=100, hits=4, units=9, padding=3), "ear": GraphFigures()}
     worker = beat("a", **graph_counters(figures))
-    assert encoder_figure([worker, beat("b")], Count.GRAPHS, "eye") == 3
-    assert encoder_figure([worker], Count.GRAPH_MEMORY, "ear") == 0
+    assert encoder_counter([worker, beat("b")], Count.GRAPHS, "eye") == 3
+    assert encoder_counter([worker], Count.GRAPH_MEMORY, "ear") == 0
     assert graph_bytes(worker) == 100
     assert graph_bytes(beat("b")) is None
     assert worker.counters["graph_padding_share/eye"] == 0.25
