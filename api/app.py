@@ -8,10 +8,11 @@ import logging
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, FastAPI
 from fastapi_offline import FastAPIOffline
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from api import handoff, status, uploads
@@ -43,8 +44,13 @@ logger = logging.getLogger(__name__)
 #: Request bodies that one process holds at once, in multiples of the largest one.
 _BODIES_AT_ONCE = 4
 
-#: Models of bodies that routes read by hand. Their routes only refer to them, as all do to ``Problem``.
-_BODY_MODELS = (EncodeRequest, SlicesRequest, HandoffRequest)
+#: Models that routes only refer to: those of bodies that are read by hand, and the problem.
+_REFERRED_MODELS: list[tuple[type[BaseModel], Literal["validation", "serialization"]]] = [
+    (EncodeRequest, "validation"),
+    (SlicesRequest, "validation"),
+    (HandoffRequest, "validation"),
+    (Problem, "serialization"),
+]
 
 _ROUTERS: tuple[APIRouter, ...] = (
     encode.router,
@@ -144,8 +150,7 @@ def _install_schemas(app: FastAPI) -> None:
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            bodies = [(model, "validation") for model in _BODY_MODELS]
-            _, extra = models_json_schema([*bodies, (Problem, "serialization")], ref_template=SCHEMAS)
+            _, extra = models_json_schema(_REFERRED_MODELS, ref_template=SCHEMAS)
             schemas = made().setdefault("components", {}).setdefault("schemas", {})
             for name, schema in extra["$defs"].items():
                 schemas.setdefault(name, schema)
