@@ -35,6 +35,8 @@ MAX_TEXT = 4096
 _MAX_URL = 1024
 
 _NO_OPTIONS: frozenset[str] = frozenset()
+#: What an item needs does not depend on its place and source, once its digest is known.
+_ANY_ITEM = Item(index=0, modality=Modality.IMAGE, source=Source(media_id="0" * 64))
 
 _kept_source_key = lru_cache(maxsize=4096)(source_key)
 
@@ -107,8 +109,7 @@ class ModelPlans:
         return Admitted(item, data, None if digest is None else self.needs(item, digest))
 
     def _needs(self, digest: str, modality: Modality, options: ItemOptions | None) -> Needs:
-        source = Source(media_id=digest)
-        item = Item(index=0, modality=modality, source=source, options=options or ItemOptions())
+        item = _ANY_ITEM.model_copy(update={"modality": modality, "options": options or ItemOptions()})
         return needs_of(item, digest, model=self.model, cards=self.cards)
 
 
