@@ -17,7 +17,7 @@ from epd.contracts.errors import InvalidRequest, MediaTooLarge, Overloaded
 
 #: Seconds without a byte after which a body is given up.
 IDLE_SECONDS = 30.0
-#: Seconds within which a body that is held in memory has to be whole, and an upload.
+#: Seconds within which a body that is held in memory has to be complete, and an upload.
 BODY_SECONDS = 300.0
 UPLOAD_SECONDS = 3600.0
 #: Seconds after which a refused caller may retry.
@@ -59,7 +59,7 @@ async def whole_body(request: Request, *, limit: int, budget: ByteBudget) -> Asy
         MediaTooLarge: it is longer than ``limit`` bytes.
         Overloaded: the process holds too many bodies.
         InvalidRequest: its length header is wrong, or it came too slowly.
-        ClientDisconnect: the client left before it was whole.
+        ClientDisconnect: the client left before it was complete.
     """
     stated = stated_length(request, limit)
     with budget.hold(limit if stated is None else stated):

@@ -1,4 +1,4 @@
-"""What every route needs, built once by the application factory and handed to routes as one value."""
+"""What every route needs, built once by the application factory and passed to routes as one value."""
 
 from __future__ import annotations
 

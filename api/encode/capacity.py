@@ -2,7 +2,7 @@
 
 The store's bound on items and bytes in flight is exact: a job holds its own from admission until its parts
 are final. Other things that grow have bounds too: waiting requests, files in the blob directory, and messages
-that nobody needs any more (a caller may cancel faster than workers drop them).
+that are no longer needed (a caller may cancel faster than workers drop them).
 """
 
 from __future__ import annotations

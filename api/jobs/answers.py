@@ -134,7 +134,7 @@ class CachedAnswers:
         ).encode()
 
     def count(self, items: Sequence[CachedItem]) -> None:
-        """Count a job of these items, as ``count_answer`` does, and the bytes that nobody had to download."""
+        """Count a job of these items, as ``count_answer`` does, and the bytes whose download was saved."""
         self._metrics.jobs.labels(State.DONE.value).inc()
         kinds = [item.modality for item, *_ in items]
         for kind in _TRACKS:
