@@ -76,7 +76,7 @@ async def get_handoff(request: Request) -> Response:
     parameters = _parameters(request)
     if parameters.wait > services.settings.max_wait:
         raise InvalidRequest(f"wait: the limit is {seconds_text(services.settings.max_wait)}")
-    found = await services.store.handoff_looks.get(parameters.request_id)
+    found = await services.store.async_handoffs.get(parameters.request_id)
     if found is None and parameters.wait > 0:
         found = await _wait_handoff(services, parameters.request_id, parameters.wait, request)
     if found is None:

@@ -20,8 +20,9 @@ from epd.contracts.job import JobRecord
 from epd.contracts.media import NOMINAL_BYTES, Item
 from epd.processes import PeriodicThread
 from epd.settings import Settings
-from epd.store.store import Store
-from epd.store.values import BlobKind, Load
+from epd.store.admissions import Load
+from epd.store.open import Store
+from epd.store.values import BlobKind
 
 logger = logging.getLogger(__name__)
 

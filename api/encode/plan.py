@@ -23,7 +23,7 @@ from epd.contracts.media import Item, ItemOptions, Modality, Source
 from epd.identity import source_key
 from epd.lookup import Found, Needs, digest_of_memo, found_of, needs_of
 from epd.settings import Settings
-from epd.store.cache.recent import CachedPart, LookedUp
+from epd.store.cache.async_cache import CachedPart, LookedUp
 from epd.store.values import SourceMemo
 
 #: Items of one model whose admission and needs are kept, some 1 KB each and their text.

@@ -21,7 +21,7 @@ from epd.contracts.job import JobView, PartId
 from epd.contracts.media import Modality
 from epd.contracts.responses import JobAnswer
 from epd.lookup import by_track, encoders_of
-from epd.store.cache.recent import CachedPart
+from epd.store.cache.async_cache import CachedPart
 from epd.telemetry.tracing import carrier_of, span
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ async def encode(request: Request) -> Response:
     trace = carrier_of(request.headers)
     async with whole_body(request, limit=services.settings.max_body_bytes, budget=services.bodies) as body:
         plan = await _plan(services, body)
-        looked = await services.store.recent.lookup(list(plan.source_keys.values()), plan.keys)
+        looked = await services.store.async_cache.lookup(list(plan.source_keys.values()), plan.keys)
         cached = plan.cached(looked)
         if cached is not None:
             return await _answer_cached(services, plan, cached, trace)
@@ -80,7 +80,7 @@ async def _answer_cached(
 ) -> Response:
     """The answer of a job that is done at once. The job is written first, since its id may be asked for."""
     with span("epd.submit", trace, items=len(items), cached=len(items)):
-        await services.store.recent.create(plan.record, _parts(items))
+        await services.store.async_cache.create(plan.record, _parts(items))
     services.cached.count(items)
     return _response(plan.record.job_id, services.cached.json(plan.record, items), 200)
 

@@ -17,7 +17,7 @@ from epd.contracts.embedding import EmbeddingRef
 from epd.contracts.job import JobRecord, JobView, PartId, PartRecord, State
 from epd.contracts.media import Modality
 from epd.contracts.responses import EmbeddingAnswer, ItemAnswer, JobAnswer, PartAnswer, Usage
-from epd.store.cache.recent import ENTRIES, CachedPart
+from epd.store.cache.async_cache import ENTRIES, CachedPart
 from epd.telemetry.metrics import ApiMetrics
 
 _TRACKS = tuple(Modality)  # going through an enum's members costs more than what is done with them

@@ -42,33 +42,6 @@ _CLOSE_CHECK_SECONDS = 0.25
 _PART = "part:"
 
 
-def creation(
-    record: JobRecord,
-    parts: Iterable[tuple[PartId, str, bool]],
-    *,
-    job_ttl: float,
-    watcher: str | None = None,
-) -> list[Argument]:
-    """ARGV of the script ``job_create``; of each part its PartRecord JSON, and whether it is final."""
-    fields: list[Argument] = ["record", record.to_json()]
-    if watcher is not None:
-        fields += ("watchers", json.dumps([watcher]))
-    still_open = 0
-    for part_id, text, final in parts:
-        name = str(part_id)
-        fields += (_PART + name, text)
-        if final:
-            fields += ("final:" + name, "1")
-        else:
-            still_open += 1
-    return [milliseconds(record.deadline + job_ttl), milliseconds(job_ttl), still_open, *fields]
-
-
-def counting(hits: int) -> Command:
-    """The command that adds cached parts of a new job to the totals of L1."""
-    return ("HINCRBY", keys.CACHE_TOTALS, "hits_l1", hits)
-
-
 class Jobs:
     """Job records and their parts. Every change is one script, and a part becomes final only once."""
 
@@ -94,9 +67,8 @@ class Jobs:
             hits: Number of parts that were found in L1, to be counted in the totals of the cache.
         """
         texts = [(part_id, part.to_json(), part.state in FINAL_STATES) for part_id, part in parts.items()]
-        args = creation(record, texts, job_ttl=self._job_ttl, watcher=watcher)
-        job = self._connection.script_command(Script.JOB_CREATE, [keys.job(record.job_id)], args)
-        self._connection.pipe([job, counting(hits)] if hits else [job])
+        job = create_command(record, texts, job_ttl=self._job_ttl, watcher=watcher)
+        self._connection.pipe([job, count_hits_command(hits)] if hits else [job])
 
     def view(self, job_id: str) -> JobView | None:
         """Return the present state of a job; None if there is no such job, or its record is unreadable."""
@@ -162,23 +134,25 @@ class Jobs:
 
 def create_command(
     record: JobRecord,
-    parts: Mapping[PartId, str],
-    final: Collection[PartId],
+    parts: Iterable[tuple[PartId, str, bool]],
     *,
     job_ttl: float,
     watcher: str | None = None,
 ) -> Command:
-    """The command that writes a job. ``parts`` are PartRecord JSON; those in ``final`` have ended."""
-    fields: dict[str, str] = {"record": record.to_json()}
+    """The command that writes a job. ``parts`` are PartRecord JSON, and whether each is final."""
+    fields: list[Argument] = ["record", record.to_json()]
     if watcher is not None:
-        fields["watchers"] = json.dumps([watcher])
-    for part_id, text in parts.items():
+        fields += ("watchers", json.dumps([watcher]))
+    open_parts = 0
+    for part_id, text, final in parts:
         name = str(part_id)
-        fields[_PART + name] = text
-        if part_id in final:
-            fields["final:" + name] = "1"
-    end, open_parts = milliseconds(record.deadline + job_ttl), len(parts) - len(final)
-    args: list[Argument] = [end, milliseconds(job_ttl), open_parts, *chain.from_iterable(fields.items())]
+        fields += (_PART + name, text)
+        if final:
+            fields += ("final:" + name, "1")
+        else:
+            open_parts += 1
+    end = milliseconds(record.deadline + job_ttl)
+    args = (end, milliseconds(job_ttl), open_parts, *fields)
     return script_command(Script.JOB_CREATE, [keys.job(record.job_id)], args)
 
 

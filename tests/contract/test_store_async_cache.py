@@ -181,7 +181,7 @@ async def test_a_job_is_the_one_that_would_have_been_written(store: Store, cache
     record = job_record(uuid.uuid4().hex, items=2)
     parts = {IMAGE: entry, PartId(1, Modality.IMAGE): other}
     for _ in range(2):  # a second time, after a lost answer, changes nothing
-        await recent.create(record, [(part, cached(one)) for part, one in parts.items()])
+        await cache.create(record, [(part, cached(one)) for part, one in parts.items()])
     view = store.jobs.view(record.job_id)
     assert view is not None
     assert view.record == record
@@ -202,7 +202,7 @@ def test_cached_parts_of_any_job_are_counted(store: Store) -> None:
 async def test_a_job_ends_as_finished_ones_do(store_settings: Settings, server: redis.Redis) -> None:
     store = open_store(store_settings)
     record = job_record(uuid.uuid4().hex)
-    await store.recent.create(record, [(IMAGE, cached(put_embedding(store, KEY).entry))])
+    await store.async_cache.create(record, [(IMAGE, cached(put_embedding(store, KEY).entry))])
     left = server.ttl(keys.job(record.job_id))
     assert 0 < left <= store_settings.job_ttl
     await store.async_cache.close()

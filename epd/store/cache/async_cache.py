@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -107,10 +107,10 @@ class AsyncCache:
             await self._read([], [key for key in keys_of(memos) if key not in known], looked)
         return looked
 
-    async def create(self, record: JobRecord, done: Mapping[PartId, CachedPart]) -> None:
+    async def create(self, record: JobRecord, done: Sequence[tuple[PartId, CachedPart]]) -> None:
         """Write a job whose parts are all cached, and count them as hits. One round trip."""
-        texts = {part_id: part.text for part_id, part in done.items()}
-        job = create_command(record, texts, done.keys(), job_ttl=self._job_ttl)
+        texts = [(part_id, part.text, True) for part_id, part in done]
+        job = create_command(record, texts, job_ttl=self._job_ttl)
         await self._connection.pipe([job, count_hits_command(len(done))])
 
     async def close(self) -> None:
