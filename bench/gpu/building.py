@@ -23,7 +23,7 @@ from gpu_worker.encoders.qwen import qwen2_5_vl, qwen3_vl
 from gpu_worker.encoders.qwen.config import image_rules, qwen_card
 from gpu_worker.encoders.qwen.encoder import QwenEncoder
 from gpu_worker.encoders.qwen.parts import VisionSizes
-from gpu_worker.encoders.qwen.qwen2_5_vl import QwenVisionShape, QwenVisionTower
+from gpu_worker.encoders.qwen.qwen2_5_vl import Qwen25VisionShape, Qwen25VisionTower
 from gpu_worker.encoders.qwen.qwen3_vl import Qwen3VisionShape, Qwen3VisionTower
 from gpu_worker.encoders.qwen.sizing import FrameShareRule, PixelBounds, VolumeRule
 from gpu_worker.encoders.speech import whisper
@@ -82,10 +82,10 @@ def random_dinov2(name: str, shape: Dinov2Shape, place: Place) -> ImageEncoder:
     )
 
 
-def random_qwen2_5_vl(name: str, shape: QwenVisionShape, place: Place) -> QwenEncoder:
+def random_qwen2_5_vl(name: str, shape: Qwen25VisionShape, place: Place) -> QwenEncoder:
     """With the published bounds of an image."""
     with torch.device("meta"):
-        tower = QwenVisionTower(shape)
+        tower = Qwen25VisionTower(shape)
     bounds, factor = _bounds(shape, least=4), shape.patch * shape.merge
     rule = FrameShareRule(image=bounds, frame=bounds, factor=factor, temporal=shape.temporal)
     card = qwen_card(
@@ -97,7 +97,7 @@ def random_qwen2_5_vl(name: str, shape: QwenVisionShape, place: Place) -> QwenEn
         image=image_rules(bounds),
         video=VIDEO_RULES,
     )
-    return QwenEncoder(card, qwen2_5_vl.WindowArm(tower=tower, sizes=shape), rule=rule, scale=CLIP_SCALE)
+    return QwenEncoder(card, tower, rule=rule, scale=CLIP_SCALE)
 
 
 def random_qwen3_vl(name: str, shape: Qwen3VisionShape, place: Place) -> QwenEncoder:
@@ -115,7 +115,7 @@ def random_qwen3_vl(name: str, shape: Qwen3VisionShape, place: Place) -> QwenEnc
         image=image_rules(bounds),
         video=VIDEO_RULES,
     )
-    return QwenEncoder(card, qwen3_vl.DeepstackArm(tower=tower, sizes=shape), rule=rule, scale=HALF_SCALE)
+    return QwenEncoder(card, tower, rule=rule, scale=HALF_SCALE)
 
 
 def _bounds(sizes: VisionSizes, *, least: int) -> PixelBounds:
@@ -160,7 +160,7 @@ DINOV2_SMALL = Dinov2Shape(
     qkv_bias=True,
 )
 
-QWEN2_5_VL_7B = QwenVisionShape(
+QWEN2_5_VL_7B = Qwen25VisionShape(
     width=1280,
     layers=32,
     heads=16,

@@ -27,9 +27,7 @@ _BAND_VALUES = 1 << 17
 _Job = tuple[int, int, int]
 
 
-def pillow_pass(
-    images: Tensor, axis: int, resized: int, start: int, length: int, filter_: Filter
-) -> Tensor:
+def pillow_pass(images: Tensor, axis: int, resized: int, start: int, length: int, filter_: Filter) -> Tensor:
     """Resize axis 1 (rows) or 2 (columns) of uint8 [F, H, W, 3], and keep ``length`` entries of it."""
     source, rows = images.numpy(), axis == 1
     shape = list(images.shape)
@@ -119,9 +117,7 @@ class AxisPass(Protocol):
         ...
 
 
-def tensor_pass(
-    images: Tensor, axis: int, resized: int, start: int, length: int, filter_: Filter
-) -> Tensor:
+def tensor_pass(images: Tensor, axis: int, resized: int, start: int, length: int, filter_: Filter) -> Tensor:
     """One pass as matrix products, on any device."""
     size = images.shape[axis]
     lines = images.movedim(axis, 0)

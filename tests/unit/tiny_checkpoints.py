@@ -15,7 +15,7 @@ from epd.config import EncoderConfig
 from epd.contracts.media import BlobRef, ItemOptions, RawAudio, RawFrames, RawImage
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.encoders.image.dinov2 import Dinov2Shape, Dinov2Tower
-from gpu_worker.encoders.qwen.qwen2_5_vl import QwenVisionShape, QwenVisionTower
+from gpu_worker.encoders.qwen.qwen2_5_vl import Qwen25VisionShape, Qwen25VisionTower
 from gpu_worker.encoders.registry import load_encoder
 from gpu_worker.encoders.speech.qwen2_5_omni_audio import OmniAudioTower
 from gpu_worker.encoders.speech.qwen2_audio import Qwen2AudioTower
@@ -93,7 +93,7 @@ def dinov2_state() -> dict[str, Tensor]:
 
 
 def qwen_state() -> dict[str, Tensor]:
-    shape = QwenVisionShape(
+    shape = Qwen25VisionShape(
         width=32,
         layers=3,
         heads=4,
@@ -105,7 +105,7 @@ def qwen_state() -> dict[str, Tensor]:
         window=4,
         full=frozenset({1}),
     )
-    return random_state(QwenVisionTower(shape), "visual.")
+    return random_state(Qwen25VisionTower(shape), "visual.")
 
 
 def write_checkpoint(folder: Path, config: dict[str, Any], state: dict[str, Tensor]) -> Path:

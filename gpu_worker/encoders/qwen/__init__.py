@@ -1,1 +1,1 @@
-"""The vision towers of the Qwen-VL family."""
+"""Image and video encoders of the Qwen-VL families."""

@@ -1,4 +1,4 @@
-"""Media rules of a Qwen-VL checkpoint, read from its JSON files; refusal of what the families do not do."""
+"""Media rules of a Qwen-VL checkpoint, read from its JSON files. What the families cannot do is refused."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _FRAME_CELLS = (128, 768)
 
 
 def read_vision_config(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    """The ``vision_config`` section. Raises ``SettingsError`` for what no module of the families does."""
+    """The ``vision_config`` section. Raises ``SettingsError`` for what no family can do."""
     config = checkpoint.config.get("vision_config")
     if not isinstance(config, Mapping):
         raise SettingsError(f"{checkpoint.folder}/config.json: no vision_config")
     require_value(config, "in_channels", supported=3)
-    require_value(config, "in_chans", supported=3)  # the published files' older word
+    require_value(config, "in_chans", supported=3)  # the older name of the same key
     rotary = config.get("rope_parameters") or {}
     require_value(rotary, "rope_type", supported="axial")
     require_value(rotary, "rope_theta", supported=ROTARY_BASE)
@@ -37,7 +37,7 @@ def read_vision_config(checkpoint: Checkpoint) -> Mapping[str, Any]:
 
 
 def shared_sizes(config: Mapping[str, Any]) -> dict[str, int]:
-    """The sizes that all families spell alike, by the names of ``VisionSizes``."""
+    """The sizes with the same key in all families, by the names of ``VisionSizes``."""
     return {
         "layers": required_int(config, "depth"),
         "heads": required_int(config, "num_heads"),
@@ -48,7 +48,7 @@ def shared_sizes(config: Mapping[str, Any]) -> dict[str, int]:
 
 
 def require_processors(checkpoint: Checkpoint, sizes: VisionSizes) -> None:
-    """Refuse preprocessor files, of images and of videos, that resize or cut otherwise than the families."""
+    """Refuse preprocessor files, of images or videos, that resize or cut in another way than the tower."""
     for processor in (checkpoint.image_processor, checkpoint.video_processor):
         require_value(processor, "do_resize", supported=True)
         require_value(processor, "resample", supported=3)
@@ -59,7 +59,7 @@ def require_processors(checkpoint: Checkpoint, sizes: VisionSizes) -> None:
 
 
 def read_scale(checkpoint: Checkpoint, default: ColourScale) -> ColourScale:
-    """The one colour scale of images and videos. Raises ``SettingsError`` where their files differ."""
+    """The colour scale of images and videos. Raises ``SettingsError`` where their files differ."""
     scale = colour_scale(checkpoint.image_processor, default)
     if colour_scale(checkpoint.video_processor, scale) != scale:
         raise SettingsError(
@@ -69,7 +69,7 @@ def read_scale(checkpoint: Checkpoint, default: ColourScale) -> ColourScale:
 
 
 def read_bounds(processor: Mapping[str, Any], default: PixelBounds) -> PixelBounds:
-    """Older files say min_pixels and max_pixels, newer ones size.shortest_edge and size.longest_edge."""
+    """Older files have min_pixels and max_pixels, newer ones size.shortest_edge and size.longest_edge."""
     size = processor.get("size") or {}
     low = processor.get("min_pixels") or size.get("shortest_edge") or default.least
     high = processor.get("max_pixels") or size.get("longest_edge") or default.most
@@ -77,7 +77,7 @@ def read_bounds(processor: Mapping[str, Any], default: PixelBounds) -> PixelBoun
 
 
 def read_share_rule(checkpoint: Checkpoint, sizes: VisionSizes) -> FrameShareRule:
-    """The sizes of Qwen2-VL and 2.5: the preprocessor files' bounds, else the published ones."""
+    """The sizes of Qwen2-VL and 2.5: bounds from the preprocessor files, else the published ones."""
     cell = (sizes.patch * sizes.merge) ** 2
     frame = PixelBounds(least=_FRAME_CELLS[0] * cell, most=_FRAME_CELLS[1] * cell)
     return FrameShareRule(
@@ -89,14 +89,14 @@ def read_share_rule(checkpoint: Checkpoint, sizes: VisionSizes) -> FrameShareRul
 
 
 def image_rules(bounds: PixelBounds) -> ImageRules:
-    """The bounds of an image as the card tells them."""
+    """The bounds of an image as the encoder card has them."""
     return ImageRules(min_pixels=bounds.least, max_pixels=bounds.most)
 
 
 def read_video_rules(
     checkpoint: Checkpoint, *, frame_multiple: int, bounds: PixelBounds | None = None
 ) -> VideoRules:
-    """Which frames are taken: 2 a second, 4 to 768; ``bounds`` are of one frame, where the family has any."""
+    """How frames are sampled: 2 a second, 4 to 768. ``bounds`` are of one frame, if the family has any."""
     processor = checkpoint.video_processor
     return VideoRules(
         fps=float(processor.get("fps") or 2.0),
@@ -109,7 +109,7 @@ def read_video_rules(
 
 
 def load_tower(request: LoadRequest, tower: nn.Module) -> LoadedWeights:
-    """Fill a tower built on ``meta``: published checkpoints say ``visual.``, newer ones ``model.visual.``."""
+    """Fill a tower built on ``meta``. Names begin with ``visual.``, in newer files ``model.visual.``."""
     return load_weights(
         tower,
         request.checkpoint,

@@ -1,8 +1,9 @@
 """Row order of the Qwen-VL vision towers: which patches attend to which, decided on the host.
 
-In Qwen2.5-VL most blocks attend inside square windows of a frame. Rows are kept in window order through all
-blocks and put back at the end. Windows of one size are put side by side (any order gives the same result),
-because equal neighbours go through one dense call on a CPU. The other families keep reading order.
+In Qwen2.5-VL most blocks attend inside square windows of a frame. Rows stay in window order through all
+blocks and go back to reading order at the end. Windows of one size lie next to each other (any order gives
+the same result), because a CPU runs equal neighbours in one dense call. The other families keep reading
+order; Qwen3-VL also looks up each patch in a table of learned positions.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class FrameLayout:
 
 @dataclass(frozen=True, eq=False)
 class PackedLayout:
-    """Several items, their frames one after the other.
+    """Several items in window order, their frames one after the other.
 
     ``order`` int64 [cells]; ``restore`` int64 [cells] undoes it; ``positions`` int64 [rows, 2];
     ``frames`` and ``windows`` are rows of each full-attention and each window segment.
@@ -78,8 +79,8 @@ def cell_positions(grid_h: int, grid_w: int, merge: int) -> Tensor:
     return grid.transpose(1, 2).reshape(-1, merge * merge, 2)
 
 
-def pack(grids: Sequence[tuple[int, int, int]], merge: int, window: int) -> PackedLayout:
-    """Layout of items with these (time, height, width) grids, in order."""
+def pack_windows(grids: Sequence[tuple[int, int, int]], merge: int, window: int) -> PackedLayout:
+    """Window order of items with these (time, height, width) grids, in order."""
     orders, positions, frames, windows = [], [], list[int](), list[int]()
     cells = 0
     for steps, grid_h, grid_w in grids:
@@ -97,7 +98,7 @@ def pack(grids: Sequence[tuple[int, int, int]], merge: int, window: int) -> Pack
 
 
 def pack_plain(grids: Sequence[tuple[int, int, int]], merge: int) -> PlainLayout:
-    """Layout of items with these (time, height, width) grids, in order, without windows."""
+    """Reading order of items with these (time, height, width) grids, in order."""
     positions = [cell_positions(h, w, merge).flatten(0, 1).repeat(steps, 1) for steps, h, w in grids]
     frames = [h * w for steps, h, w in grids for _ in range(steps)]
     return PlainLayout(torch.cat(positions), tuple(frames))
@@ -105,14 +106,14 @@ def pack_plain(grids: Sequence[tuple[int, int, int]], merge: int) -> PlainLayout
 
 @dataclass(frozen=True, eq=False)
 class TablePlaces:
-    """``corners`` int64 [rows, 4]: places in the flat table. ``shares`` float32 [rows, 4]: sum 1 a row."""
+    """``corners`` int64 [rows, 4] index the flat table. ``shares`` float32 [rows, 4] sum to 1 in each row."""
 
     corners: Tensor
     shares: Tensor
 
 
 def _axis(count: int, side: int) -> tuple[Tensor, Tensor]:
-    """Both neighbours int64 [count, 2] and their shares float32 [count, 2] on one axis of the table."""
+    """Both neighbours, int64 [count, 2], and their shares, float32 [count, 2], on one axis of the table."""
     place = torch.arange(count, dtype=torch.float32) * (side - 1) / max(count - 1, 1)
     below = place.floor()
     share = place - below
@@ -131,7 +132,7 @@ def frame_places(grid_h: int, grid_w: int, merge: int, side: int) -> TablePlaces
 
 
 def pack_places(grids: Sequence[tuple[int, int, int]], merge: int, side: int) -> TablePlaces:
-    """Places of items with these (time, height, width) grids, in order; each frame of an item is alike."""
+    """Places of items with these (time, height, width) grids, in order; the frames of an item are alike."""
     frames = [(frame_places(h, w, merge, side), steps) for steps, h, w in grids]
     return TablePlaces(
         torch.cat([places.corners.repeat(steps, 1) for places, steps in frames]),

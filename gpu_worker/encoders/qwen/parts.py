@@ -1,7 +1,8 @@
 """What the vision towers of the Qwen-VL families share, with the checkpoints' own tensor names.
 
-All three cut pairs of frames into patches, keep rows of many items packed, attend inside segments, and turn
-queries and keys by their place in the frame. They differ in norms, feed-forward, windows and mergers.
+All three cut pairs of frames into patches, keep the rows of many items packed, attend inside segments, and
+rotate queries and keys by their position in the frame. They differ in norms, feed-forward, windows and
+mergers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ PartMaker = Callable[[int], nn.Module]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VisionSizes:
-    """Sizes of one tower; ``merge`` is patches a side that the merger joins to one row of ``out_width``."""
+    """Sizes of one tower. The merger joins ``merge`` x ``merge`` patches to one row of ``out_width``."""
 
     width: int
     layers: int
@@ -42,34 +43,34 @@ class VisionSizes:
 
     @property
     def joined(self) -> int:
-        """Width of a merge cell's patches side by side."""
+        """Width of the concatenated patches of a merge cell."""
         return self.width * self.merge**2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Turn:
-    """Rotary angles of each row, float32 [rows, 1, head_dim / 2]: first by height, then by width."""
+class Rotation:
+    """Rotary embedding of each row, float32 [rows, 1, head_dim / 2]: angles by height, then by width."""
 
     cos: Tensor
     sin: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Rotate [rows, heads, head_dim] in float32 and give it back in its own dtype."""
+        """Rotate [rows, heads, head_dim] in float32, and return it in its own dtype."""
         first, second = x.float().chunk(2, dim=-1)
-        turned = (first * self.cos - second * self.sin, second * self.cos + first * self.sin)
-        return torch.cat(turned, dim=-1).to(x.dtype)
+        rotated = (first * self.cos - second * self.sin, second * self.cos + first * self.sin)
+        return torch.cat(rotated, dim=-1).to(x.dtype)
 
 
-def rotary_turn(positions: Tensor, head_dim: int) -> Turn:
-    """Angles for int [rows, 2] positions (y, x)."""
+def rotation_at(positions: Tensor, head_dim: int) -> Rotation:
+    """Rotation of rows at int [rows, 2] positions (y, x)."""
     steps = torch.arange(0, head_dim // 2, 2, dtype=torch.float32, device=positions.device)
     rates = 1.0 / (ROTARY_BASE ** (steps / (head_dim // 2)))
     angles = (positions[:, :, None].float() * rates).flatten(1)[:, None, :]
-    return Turn(cos=angles.cos(), sin=angles.sin())
+    return Rotation(cos=angles.cos(), sin=angles.sin())
 
 
 class PatchProjection(nn.Module):
-    """``proj.weight`` is stored as a 3-D convolution, and is one matrix over flat patches."""
+    """One matrix over flat patches; ``proj.weight`` is stored as that of a 3-D convolution."""
 
     def __init__(self, sizes: VisionSizes, *, bias: bool = False) -> None:
         super().__init__()
@@ -90,10 +91,10 @@ class VisionAttention(nn.Module):
         self.qkv = nn.Linear(sizes.width, 3 * sizes.width)
         self.proj = nn.Linear(sizes.width, sizes.width)
 
-    def forward(self, x: Tensor, segments: Segments, turn: Turn) -> Tensor:
+    def forward(self, x: Tensor, segments: Segments, rotation: Rotation) -> Tensor:
         """[rows, width] to the same."""
         query, key, value = self.qkv(x).view(x.shape[0], 3, self.heads, -1).unbind(1)
-        mixed = attend(turn(query), turn(key), value, segments)
+        mixed = attend(rotation(query), rotation(key), value, segments)
         return self.proj(mixed)  # type: ignore[no-any-return]
 
 
@@ -107,9 +108,9 @@ class VisionBlock(nn.Module):
         self.attn = VisionAttention(sizes)
         self.mlp = feed_forward
 
-    def forward(self, x: Tensor, segments: Segments, turn: Turn) -> Tensor:
+    def forward(self, x: Tensor, segments: Segments, rotation: Rotation) -> Tensor:
         """[rows, width] to the same."""
-        x = x + self.attn(self.norm1(x), segments, turn)
+        x = x + self.attn(self.norm1(x), segments, rotation)
         return x + self.mlp(self.norm2(x))  # type: ignore[no-any-return]
 
 
@@ -124,7 +125,7 @@ def layer_norm(width: int) -> nn.Module:
 
 
 class CellMerger(nn.Module):
-    """Qwen2-VL's and 2.5's merger: the patches of a cell, which lie side by side, to one row."""
+    """The merger of Qwen2-VL and Qwen2.5-VL: the adjacent patches of a cell to one row."""
 
     def __init__(self, sizes: VisionSizes, *, norm: PartMaker) -> None:
         super().__init__()

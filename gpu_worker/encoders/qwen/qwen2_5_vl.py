@@ -1,7 +1,8 @@
 """Family ``qwen2_5_vl``: images and videos to rows for the Qwen2.5-VL language model.
 
-Rows and times are those of every Qwen-VL family (``qwen_encoder``). Frames share a budget of pixels, as in
-qwen-vl-utils, so that a long video does not outgrow the model's context.
+Most blocks attend inside square windows of a frame, a few to the whole frame. Rows and times are those of all
+Qwen-VL families (``qwen.encoder``). The frames of a video share a budget of pixels, as in qwen-vl-utils, so
+that a long video does not outgrow the model's context.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from gpu_worker.encoders.base import GraphForm, Inputs
 from gpu_worker.encoders.checkpoint import Checkpoint
 from gpu_worker.encoders.loading import LoadRequest, require_value, required_int
 from gpu_worker.encoders.qwen.config import read_vision_config, shared_sizes
-from gpu_worker.encoders.qwen.encoder import Arrangement, Grid, QwenEncoder, windowed_form
-from gpu_worker.encoders.qwen.layout import pack
+from gpu_worker.encoders.qwen.encoder import BatchLayout, Grid, QwenEncoder, QwenTower, windowed_form
+from gpu_worker.encoders.qwen.layout import pack_windows
 from gpu_worker.encoders.qwen.parts import (
     CellMerger,
     PatchProjection,
-    Turn,
+    Rotation,
     VisionBlock,
     VisionSizes,
     rms_norm,
@@ -32,19 +33,38 @@ from gpu_worker.encoders.qwen.parts import (
 from gpu_worker.encoders.qwen.sharing import load_sharing
 from gpu_worker.preprocess.tensors import send
 
+PREPROCESS_REVISION = "qwen2_5_vl-1"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QwenVisionShape(VisionSizes):
+class Qwen25VisionShape(VisionSizes):
     """Sizes of one checkpoint. ``window`` is merge cells a side; ``full`` are the blocks without windows."""
 
     window: int
     full: frozenset[int]
 
 
+def _shape(checkpoint: Checkpoint) -> Qwen25VisionShape:
+    config = read_vision_config(checkpoint)
+    require_value(config, "hidden_act", supported="silu")
+    full = config.get("fullatt_block_indexes")
+    if not isinstance(full, list):
+        raise SettingsError(f"{checkpoint.folder}/config.json: vision_config has no fullatt_block_indexes")
+    shared = shared_sizes(config)
+    return Qwen25VisionShape(
+        **shared,
+        width=required_int(config, "hidden_size"),
+        hidden=required_int(config, "intermediate_size"),
+        out_width=required_int(config, "out_hidden_size"),
+        window=required_int(config, "window_size") // shared["merge"] // shared["patch"],
+        full=frozenset(full),
+    )
+
+
 class GatedFeedForward(nn.Module):
     """SwiGLU with biases."""
 
-    def __init__(self, shape: QwenVisionShape) -> None:
+    def __init__(self, shape: Qwen25VisionShape) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(shape.width, shape.hidden)
         self.up_proj = nn.Linear(shape.width, shape.hidden)
@@ -55,12 +75,14 @@ class GatedFeedForward(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]
 
 
-class QwenVisionTower(nn.Module):
+class Qwen25VisionTower(QwenTower):
     """Packed patches in window order to rows in reading order."""
 
-    def __init__(self, shape: QwenVisionShape) -> None:
+    sizes: Qwen25VisionShape
+
+    def __init__(self, shape: Qwen25VisionShape) -> None:
         super().__init__()
-        self.full = shape.full
+        self.sizes = shape
         self.patch_embed = PatchProjection(shape)
         self.blocks = nn.ModuleList(
             VisionBlock(shape, norm=rms_norm, feed_forward=GatedFeedForward(shape))
@@ -68,36 +90,15 @@ class QwenVisionTower(nn.Module):
         )
         self.merger = CellMerger(shape, norm=rms_norm)
 
-    def forward(
-        self, patches: Tensor, turn: Turn, frames: Segments, windows: Segments, restore: Tensor
-    ) -> Tensor:
-        """[rows, patch values] to [cells, out_width]."""
-        x = self.patch_embed(patches)
-        for index, block in enumerate(self.blocks):
-            x = block(x, frames if index in self.full else windows, turn)
-        return torch.as_tensor(self.merger(x)).index_select(0, restore)
-
-
-PREPROCESS_REVISION = "qwen2_5_vl-1"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WindowArm:
-    """The tower of Qwen2.5-VL, and its windows."""
-
-    tower: QwenVisionTower
-    sizes: QwenVisionShape
-    levels: int = 0
-
     @property
     def graph_form(self) -> GraphForm:
-        """Rows, the offsets of frames and windows, and the places that undo the window order."""
+        """Patches, the offsets of frames and windows, and the indices that undo the window order."""
         return windowed_form(self.sizes, self.sizes.window)
 
-    def arrange(self, grids: Sequence[Grid], device: torch.device) -> Arrangement:
+    def layout_batch(self, grids: Sequence[Grid], device: torch.device) -> BatchLayout:
         """Merge cells in window order; ``restore`` puts the rows back into reading order."""
-        layout = pack(grids, self.sizes.merge, self.sizes.window)
-        return Arrangement(
+        layout = pack_windows(grids, self.sizes.merge, self.sizes.window)
+        return BatchLayout(
             positions=layout.positions,
             order=layout.order,
             tensors={
@@ -108,40 +109,20 @@ class WindowArm:
             layout={"frames": layout.frames, "windows": layout.windows},
         )
 
-    def rows(self, inputs: Inputs, turn: Turn) -> Tensor:
-        """[cells, out_width]."""
+    def forward(self, inputs: Inputs, rotation: Rotation) -> Tensor:
+        """Patches [rows, patch values] to [cells, out_width]."""
         held, layout = inputs.tensors, inputs.layout
-        rows: Tensor = self.tower(
-            held["patches"],
-            turn,
-            Segments(offsets=held["frame_offsets"], lengths=layout["frames"]),
-            Segments(offsets=held["window_offsets"], lengths=layout["windows"]),
-            held["restore"],
-        )
-        return rows
+        frames = Segments(offsets=held["frame_offsets"], lengths=layout["frames"])
+        windows = Segments(offsets=held["window_offsets"], lengths=layout["windows"])
+        x = self.patch_embed(held["patches"])
+        for index, block in enumerate(self.blocks):
+            x = block(x, frames if index in self.sizes.full else windows, rotation)
+        return torch.as_tensor(self.merger(x)).index_select(0, held["restore"])
 
 
 def load(request: LoadRequest) -> QwenEncoder:
-    """Read the vision tower of a Qwen2.5-VL checkpoint."""
+    """Read the vision tower of a Qwen2.5-VL checkpoint. Raises ``SettingsError`` where it cannot be used."""
     shape = _shape(request.checkpoint)
     with torch.device("meta"):
-        tower = QwenVisionTower(shape)
-    arm = WindowArm(tower=tower, sizes=shape)
-    return load_sharing(request, arm, tower, family="qwen2_5_vl", revision=PREPROCESS_REVISION)
-
-
-def _shape(checkpoint: Checkpoint) -> QwenVisionShape:
-    config = read_vision_config(checkpoint)
-    require_value(config, "hidden_act", supported="silu")
-    full = config.get("fullatt_block_indexes")
-    if not isinstance(full, list):
-        raise SettingsError(f"{checkpoint.folder}/config.json: vision_config has no fullatt_block_indexes")
-    shared = shared_sizes(config)
-    return QwenVisionShape(
-        **shared,
-        width=required_int(config, "hidden_size"),
-        hidden=required_int(config, "intermediate_size"),
-        out_width=required_int(config, "out_hidden_size"),
-        window=required_int(config, "window_size") // shared["merge"] // shared["patch"],
-        full=frozenset(full),
-    )
+        tower = Qwen25VisionTower(shape)
+    return load_sharing(request, tower, family="qwen2_5_vl", revision=PREPROCESS_REVISION)

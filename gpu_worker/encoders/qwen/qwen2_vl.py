@@ -1,12 +1,12 @@
 """Family ``qwen2_vl``: images and videos to rows for the Qwen2-VL language model.
 
-Rows and times are those of every Qwen-VL family (``qwen_encoder``). Sizes follow the rules of ``qwen2_5_vl``.
+Every patch attends to its whole frame. Rows and times are those of all Qwen-VL families (``qwen.encoder``),
+sizes follow the same rules as ``qwen2_5_vl``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -16,17 +16,31 @@ from gpu_worker.encoders.base import GraphForm, Inputs
 from gpu_worker.encoders.checkpoint import Checkpoint
 from gpu_worker.encoders.loading import LoadRequest, required_int
 from gpu_worker.encoders.qwen.config import read_vision_config, shared_sizes
-from gpu_worker.encoders.qwen.encoder import Arrangement, Grid, QwenEncoder, packed_form
+from gpu_worker.encoders.qwen.encoder import BatchLayout, Grid, QwenEncoder, QwenTower, packed_form
 from gpu_worker.encoders.qwen.layout import pack_plain
 from gpu_worker.encoders.qwen.parts import (
     CellMerger,
     PatchProjection,
-    Turn,
+    Rotation,
     VisionBlock,
     VisionSizes,
     layer_norm,
 )
 from gpu_worker.encoders.qwen.sharing import load_sharing
+
+PREPROCESS_REVISION = "qwen2_vl-1"
+
+
+def _sizes(checkpoint: Checkpoint) -> VisionSizes:
+    """``embed_dim`` is the tower's width; ``hidden_size`` is the language model's."""
+    config = read_vision_config(checkpoint)
+    width = required_int(config, "embed_dim")
+    return VisionSizes(
+        **shared_sizes(config),
+        width=width,
+        hidden=int(width * config.get("mlp_ratio", 4)),
+        out_width=required_int(config, "hidden_size"),
+    )
 
 
 class FeedForward(nn.Module):
@@ -43,11 +57,12 @@ class FeedForward(nn.Module):
         return self.fc2(self.activation(self.fc1(x)))  # type: ignore[no-any-return]
 
 
-class Qwen2VisionTower(nn.Module):
+class Qwen2VisionTower(QwenTower):
     """Packed patches to rows, both in reading order of the merge cells."""
 
     def __init__(self, sizes: VisionSizes, activation: Activation) -> None:
         super().__init__()
+        self.sizes = sizes
         self.patch_embed = PatchProjection(sizes)
         self.blocks = nn.ModuleList(
             VisionBlock(sizes, norm=layer_norm, feed_forward=FeedForward(sizes, activation))
@@ -55,63 +70,33 @@ class Qwen2VisionTower(nn.Module):
         )
         self.merger = CellMerger(sizes, norm=layer_norm)
 
-    def forward(self, patches: Tensor, turn: Turn, frames: Segments) -> Tensor:
-        """[rows, patch values] to [cells, out_width]."""
-        x = self.patch_embed(patches)
-        for block in self.blocks:
-            x = block(x, frames, turn)
-        return torch.as_tensor(self.merger(x))
-
-
-PREPROCESS_REVISION = "qwen2_vl-1"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FrameArm:
-    """The tower of Qwen2-VL: every row attends to its whole frame."""
-
-    tower: Qwen2VisionTower
-    sizes: VisionSizes
-    levels: int = 0
-
     @property
     def graph_form(self) -> GraphForm:
-        """Rows, and the offsets of frames."""
+        """Patches, with the offsets of frames."""
         return packed_form(self.sizes)
 
-    def arrange(self, grids: Sequence[Grid], device: torch.device) -> Arrangement:
+    def layout_batch(self, grids: Sequence[Grid], device: torch.device) -> BatchLayout:
         """Reading order of merge cells."""
         layout = pack_plain(grids, self.sizes.merge)
-        return Arrangement(
+        return BatchLayout(
             positions=layout.positions,
             tensors={"frame_offsets": offsets_of(layout.frames, device)},
             layout={"frames": layout.frames},
         )
 
-    def rows(self, inputs: Inputs, turn: Turn) -> Tensor:
-        """[cells, out_width]."""
+    def forward(self, inputs: Inputs, rotation: Rotation) -> Tensor:
+        """Patches [rows, patch values] to [cells, out_width]."""
         frames = Segments(offsets=inputs.tensors["frame_offsets"], lengths=inputs.layout["frames"])
-        rows: Tensor = self.tower(inputs.tensors["patches"], turn, frames)
-        return rows
+        x = self.patch_embed(inputs.tensors["patches"])
+        for block in self.blocks:
+            x = block(x, frames, rotation)
+        return torch.as_tensor(self.merger(x))
 
 
 def load(request: LoadRequest) -> QwenEncoder:
-    """Read the vision tower of a Qwen2-VL checkpoint."""
+    """Read the vision tower of a Qwen2-VL checkpoint. Raises ``SettingsError`` where it cannot be used."""
     sizes = _sizes(request.checkpoint)
     activation = read_activation(read_vision_config(request.checkpoint), "quick_gelu")
     with torch.device("meta"):
         tower = Qwen2VisionTower(sizes, activation)
-    arm = FrameArm(tower=tower, sizes=sizes)
-    return load_sharing(request, arm, tower, family="qwen2_vl", revision=PREPROCESS_REVISION)
-
-
-def _sizes(checkpoint: Checkpoint) -> VisionSizes:
-    """``embed_dim`` is the tower's width; ``hidden_size`` is the language model's."""
-    config = read_vision_config(checkpoint)
-    width = required_int(config, "embed_dim")
-    return VisionSizes(
-        **shared_sizes(config),
-        width=width,
-        hidden=int(width * config.get("mlp_ratio", 4)),
-        out_width=required_int(config, "hidden_size"),
-    )
+    return load_sharing(request, tower, family="qwen2_vl", revision=PREPROCESS_REVISION)

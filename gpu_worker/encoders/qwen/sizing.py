@@ -1,4 +1,4 @@
-"""How large the Qwen-VL families make a picture or a video's frames. Pure, no tensor."""
+"""To what size the Qwen-VL families resize an image or the frames of a video. Pure, no tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from epd.contracts.errors import InvalidRequest
 from epd.contracts.media import ItemOptions, RawFrames, RawImage
 from gpu_worker.preprocess.fit import smart_frame_size, smart_size
 
-#: Rows that one video may give: 90 % of a context of 128 000, from qwen-vl-utils.
+#: Most rows of one video: 90 % of a context of 128 000 tokens, from qwen-vl-utils.
 CONTEXT_ROWS = 115_200
 
 
@@ -21,7 +21,7 @@ class PixelBounds:
     most: int
 
     def narrowed(self, options: ItemOptions, *, ceiling: int) -> PixelBounds:
-        """With the item's own bounds put over these. Raises ``InvalidRequest`` where none can hold."""
+        """The item's own bounds, else these. Raises ``InvalidRequest`` for bounds that cannot hold."""
         low, high = options.min_pixels or self.least, options.max_pixels or self.most
         if not low <= high <= ceiling:
             raise InvalidRequest(f"min_pixels {low} <= max_pixels {high} <= {ceiling} does not hold")
@@ -29,7 +29,7 @@ class PixelBounds:
 
 
 class SizeRule(Protocol):
-    """Decides what (height, width) in pixels an item is resized to."""
+    """The (height, width) in pixels that an item is resized to."""
 
     def size(self, raw: RawImage | RawFrames, options: ItemOptions) -> tuple[int, int]:
         """Raises ``InvalidRequest`` for bounds that cannot hold, ``MediaTooLarge`` above ratio 200."""
@@ -38,10 +38,11 @@ class SizeRule(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FrameShareRule:
-    """Qwen2-VL and 2.5: each frame is sized as an image, within its share of what one video may give.
+    """Qwen2-VL and 2.5: each frame is sized as an image, within its share of the rows of one video.
 
-    ``image`` and ``frame`` bound one picture; ``factor`` is pixels a side of a merge cell; ``temporal`` is
-    frames a step of the grid. Source of the share: ``fetch_video`` of qwen-vl-utils 0.0.14.
+    ``image`` and ``frame`` bound one image or frame; ``factor`` is the side of a merge cell in pixels;
+    ``temporal`` is the frames in one time step of the grid. Source of the share: ``fetch_video`` of
+    qwen-vl-utils 0.0.14.
     """
 
     image: PixelBounds
@@ -50,7 +51,7 @@ class FrameShareRule:
     temporal: int
 
     def size(self, raw: RawImage | RawFrames, options: ItemOptions) -> tuple[int, int]:
-        """(height, width) of the picture, or of each frame."""
+        """(height, width) of the image, or of each frame."""
         rule = self.frame if isinstance(raw, RawFrames) else self.image
         bounds = rule.narrowed(options, ceiling=self.image.most)
         most = bounds.most
@@ -62,7 +63,7 @@ class FrameShareRule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VolumeRule:
-    """Qwen3-VL: the pixels of a video's sampled frames are bounded together, by ``volume``.
+    """Qwen3-VL: ``volume`` bounds the pixels of all sampled frames of a video together.
 
     An item's own ``min_pixels`` and ``max_pixels`` bound each frame, as in every family, and only narrow the
     volume. Source: ``resize`` of transformers' Qwen3-VL video processor, without ``cap_pixels_per_frame``,
@@ -75,13 +76,13 @@ class VolumeRule:
     temporal: int
 
     def size(self, raw: RawImage | RawFrames, options: ItemOptions) -> tuple[int, int]:
-        """(height, width) of the picture, or of each frame."""
+        """(height, width) of the image, or of each frame."""
         if not isinstance(raw, RawFrames):
             bounds = self.image.narrowed(options, ceiling=self.image.most)
             return smart_size(
                 raw.height, raw.width, factor=self.factor, min_pixels=bounds.least, max_pixels=bounds.most
             )
-        frames = max(raw.frames, self.temporal)  # a lone frame is doubled
+        frames = max(raw.frames, self.temporal)  # a single frame is doubled
         bounds = self._narrowed(frames, options)
         return smart_frame_size(
             raw.height,
@@ -95,7 +96,7 @@ class VolumeRule:
 
     def _narrowed(self, frames: int, options: ItemOptions) -> PixelBounds:
         frame = PixelBounds(least=1, most=self.image.most).narrowed(options, ceiling=self.image.most)
-        # The reference measures whole steps and scales by frames: each bound takes the stricter of the two.
+        # The reference measures whole steps and scales by frames. Each bound takes the stricter of the two.
         steps = round(frames / self.temporal) * self.temporal
         least = max(self.volume.least, frame.least * max(frames, steps)) if options.min_pixels else 0
         most = min(self.volume.most, frame.most * min(frames, steps)) if options.max_pixels else 0

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from gpu_worker.encoders.attention import Segments, attend, offsets_of
-from gpu_worker.encoders.qwen.layout import frame_layout, pack
+from gpu_worker.encoders.qwen.layout import frame_layout, pack_windows
 
 CPU = torch.device("cpu")
 
@@ -43,7 +43,7 @@ def test_positions_follow_their_patches() -> None:
 
 def test_packing_keeps_items_apart_and_can_be_undone() -> None:
     grids = [(1, 4, 6), (3, 8, 4), (1, 2, 2)]
-    layout = pack(grids, 2, 4)
+    layout = pack_windows(grids, 2, 4)
     assert layout.frames == (24, 32, 32, 32, 4)
     assert sum(layout.windows) == sum(layout.frames) == layout.positions.shape[0]
     cells = torch.arange(layout.order.numel())
