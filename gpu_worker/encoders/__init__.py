@@ -1,1 +1,1 @@
-"""Encoder families behind one protocol, and how their weights are read."""
+"""Encoder families behind one protocol: image, Qwen-VL and speech."""

@@ -1,8 +1,9 @@
-"""Self-attention: over packed rows, each segment on its own, and over a stack of equal sequences.
+"""Self-attention inside the segments of packed rows, or inside each of a stack of equal sequences.
 
-Packed rows have two ways to the same result. On CUDA in half precision the variable-length flash kernel
-takes the rows and the segments' offsets from device memory, so a captured graph can be replayed with other
-offsets. Elsewhere neighbouring segments of one length are stacked and go through one dense call.
+Packed rows are computed in one of two ways, with the same result. On CUDA in half precision the
+variable-length flash kernel reads the rows and the offsets of the segments from device memory, so a captured
+graph can be replayed with other offsets. Elsewhere, neighbouring segments of equal length are stacked for one
+dense call. The activations of the towers are here too.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _runs(lengths: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, segments: Segments) -> Tensor:
-    """[rows, heads, head_dim] each to [rows, heads * head_dim]."""
+    """Inside each segment: three times [rows, heads, head_dim] to [rows, heads * head_dim]."""
     if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
         return _attend_packed(query, key, value, segments).flatten(1)
     result = torch.empty_like(query)
@@ -60,7 +61,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, segments: Segments) -> Ten
 
 
 def attend_whole(query: Tensor, key: Tensor, value: Tensor, heads: int) -> Tensor:
-    """Every row of a sequence to every row of it: [sequences, rows, width] each to the same."""
+    """Inside each whole sequence: three times [sequences, rows, width] to the same shape."""
     q, k, v = (rows.view(*rows.shape[:2], heads, -1).transpose(1, 2) for rows in (query, key, value))
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
 
@@ -95,7 +96,7 @@ _BY_NAME: Mapping[str, Activation] = {
 
 
 def read_activation(config: Mapping[str, Any], default: str) -> Activation:
-    """The function that ``hidden_act`` names; raises ``SettingsError`` for one that is not known."""
+    """The function that ``hidden_act`` names. Raises ``SettingsError`` for an unknown one."""
     name = config.get("hidden_act", default)
     if name not in _BY_NAME:
         raise SettingsError(f"checkpoint: hidden_act is {name!r}; supported are {', '.join(_BY_NAME)}")

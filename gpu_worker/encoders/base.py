@@ -1,13 +1,14 @@
-"""The one seam between the engine and every encoder family.
+"""The interface between the engine and the encoder families.
 
-An encoder does four things, each for a list of items of many tasks at once:
+An encoder has four methods. All but ``plan`` take the items of many tasks at once:
 
-1. ``plan``: from an item's raw size to its rows, its cost and its Decode-side facts. Pure, no tensor.
+1. ``plan``: from an item's raw size to its rows, its cost and its Decode-side facts. Pure, no tensors.
 2. ``preprocess``: from raw pixels or PCM on the device to the model's packed inputs.
 3. ``forward``: from packed inputs to packed rows.
-4. ``warm_up``: one small forward, so that the first real item pays for nothing.
+4. ``warm_up``: one small forward, so that the first real item is not slower than others.
 
-The engine cuts the packed rows with the plans' ``tokens``; nothing else about a family leaks out.
+The engine cuts the packed rows by the plans' ``tokens``. It knows nothing else about a family, except how a
+forward can be captured (``GraphForm``).
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from epd.contracts.media import ItemOptions, RawMedia
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecodeFacts:
-    """What Decode must know of an item's rows instead of seeing the media; fields as in ``Metadata``.
+    """What Decode must know about an item's rows, since it never sees the media. Fields as in ``Metadata``.
 
-    ``grid_thw`` is in patches before any merge: (time, height, width). Rows are
-    t * (h * w / ``merge_size``^2 + ``prefix_tokens``): the prefix rows come first in each step of time.
-    ``second_per_grid_ts`` is the seconds of video that one step of time covers; ``video_timestamps`` are
-    seconds, one a sampled frame. ``audio_feature_lengths`` are valid feature frames, before the encoder's
-    own striding, one a window. ``deepstack_levels`` is how many extra levels are joined to each row.
+    ``grid_thw`` is in patches before any merge: (time, height, width). The number of rows is
+    t * (h * w / ``merge_size``^2 + ``prefix_tokens``); the prefix rows come first in each time step.
+    ``second_per_grid_ts`` is the seconds of video that one time step covers. ``video_timestamps`` are
+    seconds, one for each sampled frame. ``audio_feature_lengths`` are valid feature frames before the
+    encoder's own striding, one for each window. ``deepstack_levels`` is how many extra levels are joined to
+    each row.
     """
 
     grid_thw: tuple[int, int, int] | None = None
@@ -44,17 +46,17 @@ class DecodeFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ItemPlan:
-    """What one item will need and give; decided from sizes alone, before any byte is on the device.
+    """What one item needs and what it gives, decided from sizes before any byte is on the device.
 
-    ``tokens`` is the rows of the item's output; ``cost`` is what the batcher budgets: the rows that go
+    ``tokens`` is the rows of the item's output. ``cost`` is what the batcher budgets: the rows that go
     through the blocks, before any merge. Items with an equal ``bucket`` may share a forward.
     ``target`` is (height, width) in pixels after resizing. ``segments`` are the parts that attend only to
-    themselves (frames, windows of sound), in order, by their share of ``cost``.
+    themselves (frames, windows of audio), in order, each as its share of ``cost``.
 
-    ``raw_step``: entries of the raw's first axis (frames, samples) that a segment is made of; the last may
-    have fewer. None: the item cannot be cut at its segments. Where it can, what a segment gives depends on
-    nothing but its own entries and ``target``: that is what parts, and reuse, of segments rest on.
-    ``segment_tokens``: rows of the output that each segment gives; left out where all give the same.
+    ``raw_step`` is how many entries of the raw's first axis (frames, samples) make a segment; the last
+    segment may have fewer. ``None`` means that the item cannot be cut at its segments. If it can be cut, the
+    rows of a segment depend only on its own entries and on ``target``. Encoding an item in parts, and reusing
+    its segments, relies on this. ``segment_tokens`` is the rows of each segment; empty if all give the same.
     """
 
     tokens: int
@@ -67,7 +69,7 @@ class ItemPlan:
     segment_tokens: tuple[int, ...] = ()
 
     def tokens_of_segments(self) -> tuple[int, ...]:
-        """Rows of the output by segment."""
+        """Output rows of each segment."""
         return self.segment_tokens or (self.tokens // len(self.segments),) * len(self.segments)
 
 
@@ -75,9 +77,9 @@ class ItemPlan:
 class Inputs:
     """A packed batch, ready for ``forward``.
 
-    ``tensors`` live on the device and hold all that a replay must refill. ``layout`` holds facts about
-    shapes that the host decided (segment lengths and the like); two batches with equal layouts and equal
-    tensor shapes run the very same kernels, so it belongs into a captured graph's key.
+    ``tensors`` are on the device and hold everything that a replay has to refill. ``layout`` holds facts
+    about shapes that the host decided, such as segment lengths. Two batches with equal layouts and equal
+    tensor shapes run exactly the same kernels.
     """
 
     tensors: Mapping[str, Tensor]
@@ -87,7 +89,7 @@ class Inputs:
 class Encoder(Protocol):
     """One loaded encoder on one device.
 
-    Not thread-safe: one thread owns the device and calls ``preprocess``, ``forward`` and ``warm_up``.
+    Not thread-safe: only the thread that owns the device calls ``preprocess``, ``forward`` and ``warm_up``.
     ``plan`` may be called from any thread.
     """
 
@@ -99,13 +101,14 @@ class Encoder(Protocol):
     def plan(self, raw: RawMedia, options: ItemOptions) -> ItemPlan:
         """Sizes and Decode facts of one item.
 
-        Raises ``UnsupportedMedia`` for a media kind that the encoder does not take, ``MediaTooLarge`` or
-        ``InvalidRequest`` for sizes that no setting of the family allows.
+        Raises:
+            UnsupportedMedia: the encoder does not take this kind of media.
+            MediaTooLarge, InvalidRequest: no setting of the family allows this size.
         """
         ...
 
     def preprocess(self, raws: Sequence[Tensor], plans: Sequence[ItemPlan]) -> Inputs:
-        """Pack items: each raw is uint8 [H, W, 3], uint8 [F, H, W, 3] or float32 [samples], on the device."""
+        """Pack items. Each raw is uint8 [H, W, 3], uint8 [F, H, W, 3] or float32 [samples], on the device."""
         ...
 
     def forward(self, inputs: Inputs) -> Tensor:
@@ -119,11 +122,11 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SegmentRule:
-    """Offsets of segments on the device, int32 [segments + 1], and what a capture bakes in of them.
+    """A tensor of segment offsets, int32 [segments + 1], and the values that a capture fixes for it.
 
-    ``lengths`` names the same segments' lengths in ``Inputs.layout``. ``longest`` is the most units that a
-    segment has, or None where one may fill its bucket. ``typical`` units a segment decide how many segments
-    a bucket has room for; a batch of more, smaller ones is served eagerly.
+    ``lengths`` names the lengths of the same segments in ``Inputs.layout``. ``longest`` is the most units of
+    a segment, or ``None`` if one segment may fill its bucket. A bucket has room for as many segments of
+    ``typical`` units as fill it; a batch of more, smaller segments runs eagerly.
     """
 
     lengths: str
@@ -135,12 +138,12 @@ class SegmentRule:
 class GraphForm:
     """How a family's tensors grow with their batch.
 
-    ``units`` names the tensor whose first axis counts units. Other tensors have that axis too, except
-    ``indices``: int64 places of rows, one for so many units; ``segments``: offsets, by tensor name; and
-    ``per_segment``: tensors of one entry a segment, with the name of its offsets.
+    ``units`` names the tensor whose first axis counts units. Other tensors have the same first axis, except
+    for three kinds, all by tensor name: ``indices`` hold int64 row indices, one for so many units;
+    ``segments`` hold offsets; ``per_segment`` hold one entry for each segment of the named offsets.
     Buckets are multiples of ``multiple`` from ``smallest`` units on.
 
-    The forward must give its rows in the order of the units, the same number for each. Where the numbers
+    The forward gives its rows in the order of the units, the same number for each unit. If the numbers
     differ, ``output`` names the tensor whose first axis grows with the rows.
     """
 
@@ -154,19 +157,19 @@ class GraphForm:
 
     @property
     def paced(self) -> str:
-        """The tensor whose first axis the forward's rows grow with."""
+        """The tensor that the number of output rows follows."""
         return self.output or self.units
 
 
 @runtime_checkable
 class Capturable(Encoder, Protocol):
-    """An encoder whose forward reads nothing back from the device and has no shape that depends on data."""
+    """An encoder whose forward can be captured: no shape depends on data, and nothing is read back."""
 
     @property
     def graph_form(self) -> GraphForm:
-        """How its inputs grow."""
+        """How its tensors grow with the batch."""
         ...
 
     def sample(self) -> Inputs:
-        """Inputs of one small item, as ``preprocess`` gives them."""
+        """The inputs of one small item, as from ``preprocess``."""
         ...

@@ -1,4 +1,4 @@
-"""A checkpoint folder: its JSON files, which file holds which tensor, and the digest of what is used of it.
+"""A checkpoint folder: its JSON files, its tensors, and the weights that a tower takes from it.
 
 Layout as published on the hub: ``config.json``; ``model.safetensors``, or shards with
 ``model.safetensors.index.json``; optional preprocessor files. Every fault raises ``SettingsError``.
@@ -23,6 +23,8 @@ from torch import Tensor, nn
 from epd.config import EncoderConfig
 from epd.contracts.errors import SettingsError
 
+_log = logging.getLogger(__name__)
+
 _INDEX = "model.safetensors.index.json"
 _CONFIG_FILES = (
     "config.json",
@@ -31,12 +33,13 @@ _CONFIG_FILES = (
     "processor_config.json",
 )
 _READ_BYTES = 1 << 22
+_SHOWN = 5  #: names shown of a long list in an error
 
 
 def locate_checkpoint(name: str, config: EncoderConfig) -> Checkpoint:
-    """The folder that a configured encoder names.
+    """The folder that the configuration of an encoder names.
 
-    Nothing is downloaded: hub ids are looked up in the local cache.
+    Nothing is downloaded: hub ids are looked up in the local cache only.
     """
     folder = config.path if config.path is not None else _hub_folder(name, config)
     if not (folder / "config.json").is_file():
@@ -46,7 +49,7 @@ def locate_checkpoint(name: str, config: EncoderConfig) -> Checkpoint:
 
 def _hub_folder(name: str, config: EncoderConfig) -> Path:
     try:
-        from huggingface_hub import snapshot_download  # an optional package, wanted for hub ids only
+        from huggingface_hub import snapshot_download  # optional: needed for hub ids only
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
     except ImportError as error:
         raise SettingsError(f"encoders.{name}.hub: needs the package huggingface_hub; or use path") from error
@@ -60,36 +63,36 @@ def _hub_folder(name: str, config: EncoderConfig) -> Path:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint folder that holds a ``config.json``."""
+    """A checkpoint folder with a ``config.json``."""
 
     folder: Path
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        """The model's own configuration."""
+        """The content of ``config.json``."""
         return self._json("config.json") or {}
 
     @cached_property
     def image_processor(self) -> Mapping[str, Any]:
-        """Preprocessing of images: an older folder has a file of its own, a newer one a section."""
+        """Preprocessing of images: a separate file in older folders, a section in newer ones."""
         combined = self._json("processor_config.json") or {}
         return self._json("preprocessor_config.json") or combined.get("image_processor") or {}
 
     @cached_property
     def feature_extractor(self) -> Mapping[str, Any]:
-        """Preprocessing of sound: a section where images have one too, else the older file."""
+        """Preprocessing of audio: a section next to the images' section, else the older file."""
         combined = self._json("processor_config.json") or {}
         return combined.get("feature_extractor") or self._json("preprocessor_config.json") or {}
 
     @cached_property
     def video_processor(self) -> Mapping[str, Any]:
-        """Preprocessing of videos, empty where the checkpoint has no rule of its own."""
+        """Preprocessing of videos; empty if the checkpoint has no rule for them."""
         combined = self._json("processor_config.json") or {}
         return self._json("video_preprocessor_config.json") or combined.get("video_processor") or {}
 
     @cached_property
     def tensor_files(self) -> Mapping[str, Path]:
-        """Tensor name to the file that holds it; reads headers and the index only."""
+        """Tensor name to the file that holds it. Only headers and the index are read."""
         index = self._json(_INDEX)
         if index is not None:
             return {tensor: self._shard(str(shard)) for tensor, shard in index["weight_map"].items()}
@@ -99,7 +102,7 @@ class Checkpoint:
         return {tensor: file for file in files for tensor in _tensor_names(file)}
 
     def digest(self, files: Iterable[Path]) -> str:
-        """sha256 hex over the configuration files and whole weight files, each framed by name and size."""
+        """sha256 (hex) over the configuration files and whole weight files, each framed by name and size."""
         hasher = hashlib.sha256()
         configs = [self.folder / name for name in _CONFIG_FILES]
         for file in [*(c for c in configs if c.is_file()), *sorted(set(files))]:
@@ -112,7 +115,7 @@ class Checkpoint:
     def _shard(self, name: str) -> Path:
         file = self.folder / name
         if Path(name).name != name or not file.is_file():
-            raise SettingsError(f"{self.folder / _INDEX}: names {name!r}, which is not a file beside it")
+            raise SettingsError(f"{self.folder / _INDEX}: names {name!r}, which is not a file next to it")
         return file
 
     def _json(self, name: str) -> Mapping[str, Any] | None:
@@ -136,13 +139,9 @@ def _tensor_names(file: Path) -> list[str]:
         raise SettingsError(f"{file}: not a safetensors file: {error}") from error
 
 
-_log = logging.getLogger(__name__)
-_SHOWN = 5  #: names shown of a long list in an error
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedWeights:
-    """What was read: the digest of it and the number of parameters."""
+    """The digest of what was read, and the number of parameters."""
 
     digest: str
     parameters: int
@@ -158,11 +157,19 @@ def load_weights(
     unused: Collection[str] = (),
     parts: Collection[str] = ("",),
 ) -> LoadedWeights:
-    """Assign the tensors under the first prefix that the checkpoint knows to a module built on ``meta``.
+    """Fill a module that was built on ``meta`` from a checkpoint.
 
-    ``unused`` are names under the prefix that the module rightly lacks. ``parts`` are how the encoder's
-    names begin where other models' tensors lie under the same prefix. A missing, unexpected or wrongly
-    shaped tensor raises ``SettingsError`` that names it.
+    Args:
+        module: takes the tensors.
+        checkpoint: holds them.
+        prefixes: what names in the checkpoint may begin with; the first that is found counts.
+        device: where the weights go.
+        dtype: what they are converted to.
+        unused: names under the prefix that the module leaves out.
+        parts: what the encoder's names begin with, if other tensors have the same prefix.
+
+    Raises:
+        SettingsError: a tensor is missing, unexpected or of the wrong shape. The text names it.
     """
     wanted = {name: tuple(value.shape) for name, value in module.state_dict().items()}
     prefix = _prefix_of(checkpoint, prefixes, wanted)
@@ -186,7 +193,7 @@ def load_weights(
 
 
 def _prefix_of(checkpoint: Checkpoint, prefixes: Sequence[str], wanted: Collection[str]) -> str:
-    """The first prefix under which the checkpoint has any tensor that the module wants."""
+    """The first prefix under which the checkpoint has any tensor of the module."""
     for prefix in prefixes:
         if any(prefix + name in checkpoint.tensor_files for name in wanted):
             return prefix
@@ -196,7 +203,7 @@ def _prefix_of(checkpoint: Checkpoint, prefixes: Sequence[str], wanted: Collecti
 def _read(
     file: Path, prefix: str, names: Sequence[str], device: torch.device, dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    """Copies, never views: a checkpoint that is replaced on disk must not change a running encoder."""
+    """Copies, not views: a running encoder must not change when its checkpoint is replaced on disk."""
     try:
         with safe_open(file, framework="pt") as tensors:
             return {name: tensors.get_tensor(prefix + name).to(device, dtype, copy=True) for name in names}

@@ -1,4 +1,4 @@
-"""What a family's ``load`` is given, and how it reads numbers from a checkpoint's JSON."""
+"""The argument of a family's ``load``, how it reads numbers from JSON, and the choice of device and dtype."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from epd.contracts.errors import SettingsError
 from gpu_worker.encoders.checkpoint import Checkpoint
 from gpu_worker.preprocess.tensors import ColourScale
 
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadRequest:
@@ -24,7 +26,7 @@ class LoadRequest:
 
 
 def required_int(config: Mapping[str, Any], key: str) -> int:
-    """A whole number that a checkpoint must state; raises ``SettingsError`` naming the key."""
+    """A whole number that the checkpoint must have. Raises ``SettingsError`` that names the key."""
     value = config.get(key)
     if not isinstance(value, int) or isinstance(value, bool):
         raise SettingsError(f"checkpoint: {key} is {value!r}, not a whole number")
@@ -32,13 +34,13 @@ def required_int(config: Mapping[str, Any], key: str) -> int:
 
 
 def require_value(config: Mapping[str, Any], key: str, *, supported: object) -> None:
-    """Refuse a checkpoint whose ``key`` asks for something that the family's module does not do."""
+    """Raise ``SettingsError`` if ``key`` is there with another value than the one that is supported."""
     if config.get(key, supported) != supported:
         raise SettingsError(f"checkpoint: {key} is {config[key]!r}; only {supported!r} is supported")
 
 
 def colour_scale(processor: Mapping[str, Any], default: ColourScale) -> ColourScale:
-    """Mean, standard deviation and rescale factor of a preprocessor file."""
+    """Mean, standard deviation and rescale factor from a preprocessor file."""
     require_value(processor, "do_rescale", supported=True)
     require_value(processor, "do_normalize", supported=True)
     return ColourScale(
@@ -48,37 +50,41 @@ def colour_scale(processor: Mapping[str, Any], default: ColourScale) -> ColourSc
     )
 
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
 def dtype_name(dtype: torch.dtype) -> str:
     """``torch.bfloat16`` to ``bfloat16``."""
     return str(dtype).removeprefix("torch.")
 
 
-def resolve_device(word: str) -> torch.device:
-    """``auto`` is the first CUDA device where there is one, else the CPU. Raises ``SettingsError``."""
-    if word == "auto":
+def resolve_device(name: str) -> torch.device:
+    """The device of this name. ``auto`` is the first CUDA device if there is one, else the CPU.
+
+    Raises:
+        SettingsError: the machine has no such device.
+    """
+    if name == "auto":
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-    device = torch.device(word)
+    device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise SettingsError(f"device {word!r}: this machine has {torch.cuda.device_count()} CUDA devices")
+        raise SettingsError(f"device {name!r}: this machine has {torch.cuda.device_count()} CUDA devices")
     return device
 
 
-def resolve_dtype(word: str, device: torch.device) -> torch.dtype:
-    """``auto`` is bfloat16 where the hardware multiplies it, else float32.
+def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
+    """The dtype of this name. ``auto`` is bfloat16 if the hardware multiplies it, else float32.
 
-    On a CPU that means AVX512-BF16: measured 1.5 to 3 times as fast as float32, and slower without it.
-    float16 is slower than float32 on every CPU, so it is refused there. Raises ``SettingsError``.
+    On a CPU that takes AVX512-BF16: measured 1.5 to 3 times as fast as float32, and slower without it.
+    float16 is slower than float32 on every CPU, so it is refused there.
+
+    Raises:
+        SettingsError: the name is unknown, or the device is too slow with it.
     """
-    if word == "auto":
+    if name == "auto":
         return torch.bfloat16 if _multiplies_bfloat16(device) else torch.float32
-    if word == "float16" and device.type == "cpu":
+    if name == "float16" and device.type == "cpu":
         raise SettingsError("dtype 'float16' on a CPU: slower than float32; use auto, bfloat16 or float32")
-    if word not in _DTYPES:
-        raise SettingsError(f"dtype {word!r}: not one of auto, {', '.join(_DTYPES)}")
-    return _DTYPES[word]
+    if name not in _DTYPES:
+        raise SettingsError(f"dtype {name!r}: not one of auto, {', '.join(_DTYPES)}")
+    return _DTYPES[name]
 
 
 def _multiplies_bfloat16(device: torch.device) -> bool:

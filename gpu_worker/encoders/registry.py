@@ -1,4 +1,4 @@
-"""Family name to loader. A family is one file that gives ``load(request) -> Encoder``."""
+"""From a family's name to its loader. A family is one file with a ``load(request) -> Encoder``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpu_worker.encoders.base import Encoder
 from gpu_worker.encoders.checkpoint import locate_checkpoint
 from gpu_worker.encoders.loading import LoadRequest, resolve_device, resolve_dtype
 
-#: Module under ``gpu_worker.encoders`` for each family; imported when asked for.
+#: Module of each family, below ``gpu_worker.encoders``. It is imported when the family is asked for.
 FAMILIES = {
     "clip": "image.clip",
     "dinov2": "image.dinov2",
@@ -27,7 +27,7 @@ FAMILIES = {
 
 
 def load_encoder(name: str, config: EncoderConfig) -> Encoder:
-    """Load one configured encoder onto its device. Raises ``SettingsError`` naming what is wrong."""
+    """Load one configured encoder onto its device. Raises ``SettingsError`` that says what is wrong."""
     if config.family not in FAMILIES:
         raise SettingsError(
             f"encoders.{name}.family: {config.family!r} is not known; known are {', '.join(sorted(FAMILIES))}"

@@ -1,10 +1,10 @@
-"""Family ``clip``: pictures to the class row and the patch rows of a CLIP vision tower.
+"""Family ``clip``: images to the class row and the patch rows of a CLIP vision tower.
 
 Rows are transformers' ``last_hidden_state``: the class row first, then the patches in reading order (50 rows
-at 224 pixels in patches of 32), after the last block and without the last norm, which CLIP gives to the
-pooled class row alone. Decode engines project patch rows; who wants the contrastive embedding applies
-``post_layernorm`` and ``visual_projection`` to the first row. A video gives that for each of its frames
-(``picture_encoder``).
+at 224 pixels in patches of 32). They come from the last block, without the last norm, which CLIP applies to
+the pooled class row only. Decode engines project the patch rows. For the contrastive embedding, apply
+``post_layernorm`` and ``visual_projection`` to the first row. A video gives these rows for each of its frames
+(``image.encoder``).
 """
 
 from __future__ import annotations
@@ -27,38 +27,6 @@ from gpu_worker.encoders.loading import LoadRequest, colour_scale
 from gpu_worker.preprocess.fit import CropRule, crop_rule
 from gpu_worker.preprocess.tensors import CLIP_SCALE
 
-
-class ClipEmbedding(PatchRows):
-    """The class row in front of the patches."""
-
-    def __init__(self, shape: VitShape) -> None:
-        super().__init__(shape, prefix=1, bias=False)
-        self.class_embedding = nn.Parameter(torch.zeros(shape.width))
-
-    def forward(self, images: Tensor) -> Tensor:
-        """[pictures, 3, H, W] to [pictures, 1 + patches, width]."""
-        first = self.class_embedding.expand(images.shape[0], 1, -1)
-        return torch.cat([first, self.patch_rows(images)], dim=1) + self.position_embedding.weight
-
-
-class ClipTower(nn.Module):
-    """Normalised pictures to the rows after the last block.
-
-    The checkpoints' last norm is only for the class row that the contrastive projection takes, so it is not
-    part of the tower.
-    """
-
-    def __init__(self, shape: VitShape) -> None:
-        super().__init__()
-        self.embeddings = ClipEmbedding(shape)
-        self.pre_layrnorm = nn.LayerNorm(shape.width, eps=shape.epsilon)
-        self.encoder = VitBlocks(shape)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """[pictures, 3, H, W] to [pictures, 1 + patches, width]."""
-        return torch.as_tensor(self.encoder(self.pre_layrnorm(self.embeddings(images))))
-
-
 PREPROCESS_REVISION = "clip-1"
 
 #: ``vision_config`` of openai/clip-vit-base-patch32.
@@ -74,8 +42,43 @@ _PUBLISHED: dict[str, Any] = {
 }
 
 
+class ClipEmbedding(PatchRows):
+    """The class row in front of the patches."""
+
+    def __init__(self, shape: VitShape) -> None:
+        super().__init__(shape, prefix=1, bias=False)
+        self.class_embedding = nn.Parameter(torch.zeros(shape.width))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[images, 3, H, W] to [images, 1 + patches, width]."""
+        first = self.class_embedding.expand(images.shape[0], 1, -1)
+        return torch.cat([first, self.patch_rows(images)], dim=1) + self.position_embedding.weight
+
+
+class ClipTower(nn.Module):
+    """Normalised images to the rows after the last block.
+
+    The checkpoints' last norm is only for the class row of the contrastive projection, so it is not part of
+    the tower.
+    """
+
+    def __init__(self, shape: VitShape) -> None:
+        super().__init__()
+        self.embeddings = ClipEmbedding(shape)
+        self.pre_layrnorm = nn.LayerNorm(shape.width, eps=shape.epsilon)
+        self.encoder = VitBlocks(shape)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[images, 3, H, W] to [images, 1 + patches, width]."""
+        return torch.as_tensor(self.encoder(self.pre_layrnorm(self.embeddings(images))))
+
+
 def load(request: LoadRequest) -> ImageEncoder:
-    """Read the vision half of a CLIP checkpoint, or a vision tower saved alone."""
+    """Read the vision half of a CLIP checkpoint, or a vision tower that was saved alone.
+
+    Raises:
+        SettingsError: the checkpoint cannot be used.
+    """
     checkpoint = request.checkpoint
     shape = read_vit_shape(checkpoint, published=_PUBLISHED)
     default = CropRule(shortest_edge=shape.image, crop=(shape.image, shape.image))

@@ -1,7 +1,8 @@
-"""Family ``dinov2``: pictures to the class row and the patch rows of a DINOv2 vision transformer.
+"""Family ``dinov2``: images to the class row and the patch rows of a DINOv2 vision transformer.
 
 An image gives 257 rows at the published sizes: the class row first, then 16 x 16 patches in reading order
-(transformers' ``last_hidden_state``). A video gives that for each of its frames (``picture_encoder``).
+(transformers' ``last_hidden_state``). A video gives these rows for each of its frames (``image.encoder``).
+Learned positions are interpolated once, at load, for the grid that the preprocessor's crop gives.
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ from gpu_worker.encoders.loading import LoadRequest, colour_scale, require_value
 from gpu_worker.preprocess.fit import CropRule, crop_rule
 from gpu_worker.preprocess.tensors import IMAGENET_SCALE
 
+PREPROCESS_REVISION = "dinov2-1"
+
+_DEFAULT_CROP = CropRule(shortest_edge=256, crop=(224, 224))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dinov2Shape:
-    """Sizes of one checkpoint; ``trained_grid`` is patches a side that the positions were learned for."""
+    """Sizes of one checkpoint. ``trained_grid`` is the patches a side that the positions were learned for."""
 
     width: int
     layers: int
@@ -35,6 +40,23 @@ class Dinov2Shape:
     epsilon: float
     gated: bool
     qkv_bias: bool
+
+
+def _shape(request: LoadRequest) -> Dinov2Shape:
+    config = request.checkpoint.config
+    require_value(config, "hidden_act", supported="gelu")
+    width, patch = required_int(config, "hidden_size"), required_int(config, "patch_size")
+    return Dinov2Shape(
+        width=width,
+        layers=required_int(config, "num_hidden_layers"),
+        heads=required_int(config, "num_attention_heads"),
+        hidden=int(width * config.get("mlp_ratio", 4)),
+        patch=patch,
+        trained_grid=required_int(config, "image_size") // patch,
+        epsilon=float(config.get("layer_norm_eps", 1e-6)),
+        gated=bool(config.get("use_swiglu_ffn", False)),
+        qkv_bias=bool(config.get("qkv_bias", True)),
+    )
 
 
 class Projections(nn.Module):
@@ -56,7 +78,7 @@ class OutputProjection(nn.Module):
 
 
 class Dinov2Attention(nn.Module):
-    """Full self-attention inside one picture. Names: ``attention.query``, ``output.dense``."""
+    """Full self-attention inside one image. Names: ``attention.query``, ``output.dense``."""
 
     def __init__(self, shape: Dinov2Shape) -> None:
         super().__init__()
@@ -65,14 +87,14 @@ class Dinov2Attention(nn.Module):
         self.output = OutputProjection(shape)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[pictures, rows, width] to the same."""
+        """[images, rows, width] to the same."""
         own = self.attention
         mixed = attend_whole(own.query(x), own.key(x), own.value(x), self.heads)
         return self.output.dense(mixed)  # type: ignore[no-any-return]
 
 
 class PlainFeedForward(nn.Module):
-    """Two layers with a GELU between."""
+    """Two layers with a GELU between them."""
 
     def __init__(self, shape: Dinov2Shape) -> None:
         super().__init__()
@@ -85,7 +107,7 @@ class PlainFeedForward(nn.Module):
 
 
 class GatedFeedForward(nn.Module):
-    """SwiGLU of the giant checkpoint: gate and value come from one matrix (``weights_in``)."""
+    """SwiGLU of the giant checkpoint: one matrix (``weights_in``) gives gate and value."""
 
     def __init__(self, shape: Dinov2Shape) -> None:
         super().__init__()
@@ -124,13 +146,13 @@ class Dinov2Block(nn.Module):
         self.layer_scale2 = LayerScale(shape.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[pictures, rows, width] to the same."""
+        """[images, rows, width] to the same."""
         x = x + self.layer_scale1(self.attention(self.norm1(x)))
         return x + self.layer_scale2(self.mlp(self.norm2(x)))  # type: ignore[no-any-return]
 
 
 class PatchProjection(nn.Module):
-    """One matrix over the pixels of a patch."""
+    """One matrix over the pixels of a patch, under the checkpoints' name."""
 
     def __init__(self, shape: Dinov2Shape) -> None:
         super().__init__()
@@ -148,7 +170,10 @@ class PatchEmbedding(nn.Module):
         self.patch_embeddings = PatchProjection(shape)
 
     def positions_for(self, grid: tuple[int, int]) -> Tensor:
-        """Positions for another grid [1, 1 + h * w, width]: bicubic in float32, the class row as it is."""
+        """Positions for another grid, [1, 1 + h * w, width].
+
+        Bicubic in float32, as transformers' ``interpolate_pos_encoding``; the class row stays as it is.
+        """
         learned = self.position_embeddings
         side = int((learned.shape[1] - 1) ** 0.5)
         if grid == (side, side):
@@ -158,7 +183,7 @@ class PatchEmbedding(nn.Module):
         return torch.cat([learned[:, :1], plane.flatten(2).transpose(1, 2).to(learned.dtype)], dim=1)
 
     def forward(self, images: Tensor, positions: Tensor) -> Tensor:
-        """[pictures, 3, H, W] to [pictures, 1 + patches, width]."""
+        """[images, 3, H, W] to [images, 1 + patches, width]."""
         patches = self.patch_embeddings.projection(images).flatten(2).transpose(1, 2)
         first = self.cls_token.expand(images.shape[0], -1, -1)
         return torch.cat([first, patches], dim=1) + positions
@@ -173,7 +198,7 @@ class BlockStack(nn.Module):
 
 
 class Dinov2Tower(nn.Module):
-    """Normalised pictures to rows."""
+    """Normalised images to rows."""
 
     def __init__(self, shape: Dinov2Shape) -> None:
         super().__init__()
@@ -182,24 +207,25 @@ class Dinov2Tower(nn.Module):
         self.layernorm = nn.LayerNorm(shape.width, eps=shape.epsilon)
 
     def forward(self, images: Tensor, positions: Tensor) -> Tensor:
-        """[pictures, 3, H, W] and positions of their grid to [pictures, 1 + patches, width]."""
+        """[images, 3, H, W] and the positions of their grid to [images, 1 + patches, width]."""
         x = self.embeddings(images, positions)
         for block in self.encoder.layer:
             x = block(x)
         return torch.as_tensor(self.layernorm(x))
 
 
-PREPROCESS_REVISION = "dinov2-1"
-
-_DEFAULT_CROP = CropRule(shortest_edge=256, crop=(224, 224))
-
-
 def load(request: LoadRequest) -> ImageEncoder:
-    """Read a DINOv2 checkpoint (``Dinov2Model``, or the backbone of a classifier)."""
+    """Read a DINOv2 checkpoint (``Dinov2Model``, or the backbone of a classifier).
+
+    Raises:
+        SettingsError: the checkpoint cannot be used.
+    """
     shape = _shape(request)
     rule = crop_rule(request.checkpoint.image_processor, _DEFAULT_CROP)
     if any(side % shape.patch for side in rule.crop):
-        raise SettingsError(f"preprocessor_config.json: crop_size {rule.crop} is not in {shape.patch}s")
+        raise SettingsError(
+            f"preprocessor_config.json: crop_size {rule.crop} is no multiple of {shape.patch}"
+        )
     with torch.device("meta"):
         tower = Dinov2Tower(shape)
     weights = load_weights(
@@ -218,21 +244,4 @@ def load(request: LoadRequest) -> ImageEncoder:
         rows=ImageRows(grid=grid, prefix=1),
         rule=rule,
         scale=colour_scale(request.checkpoint.image_processor, IMAGENET_SCALE),
-    )
-
-
-def _shape(request: LoadRequest) -> Dinov2Shape:
-    config = request.checkpoint.config
-    require_value(config, "hidden_act", supported="gelu")
-    width, patch = required_int(config, "hidden_size"), required_int(config, "patch_size")
-    return Dinov2Shape(
-        width=width,
-        layers=required_int(config, "num_hidden_layers"),
-        heads=required_int(config, "num_attention_heads"),
-        hidden=int(width * config.get("mlp_ratio", 4)),
-        patch=patch,
-        trained_grid=required_int(config, "image_size") // patch,
-        epsilon=float(config.get("layer_norm_eps", 1e-6)),
-        gated=bool(config.get("use_swiglu_ffn", False)),
-        qkv_bias=bool(config.get("qkv_bias", True)),
     )

@@ -1,7 +1,7 @@
-"""``Encoder`` of the families that bring every picture to one size: DINOv2, CLIP and SigLIP.
+"""``Encoder`` of the families that resize every image to one size: DINOv2, CLIP and SigLIP.
 
-A video is its frames one after the other, each encoded on its own. ``grid_thw`` is (frames, rows, columns) of
-patches, and ``prefix_tokens`` says how many rows stand before the patches of each frame.
+Each frame of a video is encoded by itself, in order. ``grid_thw`` is (frames, rows, columns) of patches, and
+``prefix_tokens`` is the number of rows in front of the patches of each frame.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from gpu_worker.preprocess.fit import FitRule
 from gpu_worker.preprocess.resize import resize
 from gpu_worker.preprocess.tensors import ColourScale, normalise
 
-#: None of the families has a video rule: one frame a second, as many as a long clip needs to be searched by.
+#: The families have no video rule of their own: one frame a second, enough of them to search a long clip.
 VIDEO_RULES = VideoRules(fps=1.0, min_frames=1, max_frames=64)
 
-#: Normalised pictures [pictures, 3, H, W] to [pictures, rows, width].
+#: Normalised images [images, 3, H, W] to [images, rows, width].
 ImageTower = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageRows:
-    """The rows of one picture: ``prefix`` rows, then ``grid`` (height, width) of patches in reading order."""
+    """The rows of one image: ``prefix`` rows, then ``grid`` (height, width) of patches in reading order."""
 
     grid: tuple[int, int]
     prefix: int
 
     @property
     def count(self) -> int:
-        """Rows of one picture."""
+        """Rows of one image."""
         return self.prefix + self.grid[0] * self.grid[1]
 
 
 class ImageEncoder:
-    """``Encoder`` for towers that take pictures of one size."""
+    """``Encoder`` for towers that take images of one size."""
 
     graph_form = GraphForm(units="images")
 
@@ -58,9 +58,9 @@ class ImageEncoder:
         self._dtype: torch.dtype = getattr(torch, card.dtype)
 
     def plan(self, raw: RawMedia, options: ItemOptions) -> ItemPlan:
-        """The same rows for each frame, whatever its size."""
+        """The same rows for each frame, whatever its size. Raises ``UnsupportedMedia`` for audio."""
         if isinstance(raw, RawAudio):
-            raise UnsupportedMedia(f"encoder {self.card.name} takes images and videos, not sound")
+            raise UnsupportedMedia(f"encoder {self.card.name} takes images and videos, not audio")
         frames = raw.frames if isinstance(raw, RawFrames) else 1
         rows = self._rows.count
         return ItemPlan(
@@ -95,19 +95,19 @@ class ImageEncoder:
         return self._tower(inputs.tensors["images"]).flatten(0, 1)
 
     def sample(self) -> Inputs:
-        """One black picture."""
+        """One black image."""
         image = torch.zeros((*self._rule.fitted, 3), dtype=torch.uint8, device=self.card.device)
         return self.preprocess([image], [])
 
     def warm_up(self) -> None:
-        """The sample once through the tower."""
+        """Run the sample through the tower once."""
         self.forward(self.sample())
 
 
 def image_card(
     request: LoadRequest, weights: LoadedWeights, *, family: str, revision: str, width: int
 ) -> EncoderCard:
-    """The card of such an encoder; ``width`` is of an output row."""
+    """The card of such an encoder; ``width`` is that of an output row."""
     return EncoderCard(
         name=request.name,
         family=family,

@@ -1,8 +1,8 @@
-"""Family ``siglip``: pictures to the patch rows of a SigLIP vision tower (SigLIP 2 of one size included).
+"""Family ``siglip``: images to the patch rows of a SigLIP vision tower (also SigLIP 2 of a fixed size).
 
 Rows are transformers' ``last_hidden_state``: the patches in reading order after the last norm, with no class
-row (196 rows at 224 pixels in patches of 16). The pooling head is left to those who want one vector. A video
-gives that for each of its frames (``picture_encoder``).
+row (196 rows at 224 pixels in patches of 16). The pooling head is not applied. A video gives these rows for
+each of its frames (``image.encoder``).
 """
 
 from __future__ import annotations
@@ -25,32 +25,6 @@ from gpu_worker.encoders.loading import LoadRequest, colour_scale, require_value
 from gpu_worker.preprocess.fit import StretchRule, stretch_rule
 from gpu_worker.preprocess.tensors import HALF_SCALE
 
-
-class SiglipEmbedding(PatchRows):
-    """The patches alone."""
-
-    def __init__(self, shape: VitShape) -> None:
-        super().__init__(shape, prefix=0, bias=True)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """[pictures, 3, H, W] to [pictures, patches, width]."""
-        return self.patch_rows(images) + self.position_embedding.weight
-
-
-class SiglipTower(nn.Module):
-    """Normalised pictures to rows. The checkpoints' pooling head is not part of it."""
-
-    def __init__(self, shape: VitShape) -> None:
-        super().__init__()
-        self.embeddings = SiglipEmbedding(shape)
-        self.encoder = VitBlocks(shape)
-        self.post_layernorm = nn.LayerNorm(shape.width, eps=shape.epsilon)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """[pictures, 3, H, W] to [pictures, patches, width]."""
-        return torch.as_tensor(self.post_layernorm(self.encoder(self.embeddings(images))))
-
-
 PREPROCESS_REVISION = "siglip-1"
 
 #: ``vision_config`` of google/siglip-base-patch16-224.
@@ -65,6 +39,7 @@ _PUBLISHED: dict[str, Any] = {
     "hidden_act": "gelu_pytorch_tanh",
 }
 
+#: Tensors of the pooling head, which the tower leaves out.
 _POOLING_HEAD = (
     "head.probe",
     "head.attention.in_proj_weight",
@@ -77,10 +52,39 @@ _POOLING_HEAD = (
 )
 
 
+class SiglipEmbedding(PatchRows):
+    """Patches with their positions, no class row."""
+
+    def __init__(self, shape: VitShape) -> None:
+        super().__init__(shape, prefix=0, bias=True)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[images, 3, H, W] to [images, patches, width]."""
+        return self.patch_rows(images) + self.position_embedding.weight
+
+
+class SiglipTower(nn.Module):
+    """Normalised images to rows. The checkpoints' pooling head is not part of it."""
+
+    def __init__(self, shape: VitShape) -> None:
+        super().__init__()
+        self.embeddings = SiglipEmbedding(shape)
+        self.encoder = VitBlocks(shape)
+        self.post_layernorm = nn.LayerNorm(shape.width, eps=shape.epsilon)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[images, 3, H, W] to [images, patches, width]."""
+        return torch.as_tensor(self.post_layernorm(self.encoder(self.embeddings(images))))
+
+
 def load(request: LoadRequest) -> ImageEncoder:
-    """Read the vision half of a SigLIP checkpoint, or a vision tower saved alone."""
+    """Read the vision half of a SigLIP checkpoint, or a vision tower that was saved alone.
+
+    Raises:
+        SettingsError: the checkpoint cannot be used.
+    """
     checkpoint = request.checkpoint
-    # SigLIP 2 for pictures of any size (NaFlex) is another tower under the same tensor names.
+    # SigLIP 2 for images of any size (NaFlex) is another tower with the same tensor names.
     require_value(checkpoint.config.get("vision_config") or {}, "num_patches", supported=None)
     require_value(checkpoint.config, "num_patches", supported=None)
     shape = read_vit_shape(checkpoint, published=_PUBLISHED)

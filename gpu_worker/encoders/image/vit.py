@@ -1,4 +1,4 @@
-"""The blocks that CLIP's and SigLIP's vision towers share, with the checkpoints' own tensor names.
+"""What the vision towers of CLIP and SigLIP share, with the checkpoints' own tensor names.
 
 Source: Radford et al. 2021, "CLIP", and Zhai et al. 2023, "SigLIP": a ViT of pre-norm blocks, learned
 positions, no layer scale.
@@ -21,7 +21,7 @@ from gpu_worker.preprocess.fit import FitRule
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VitShape:
-    """Sizes of one checkpoint; ``image`` and ``patch`` are pixels a side."""
+    """Sizes of one checkpoint; ``image`` and ``patch`` are the sides of both in pixels."""
 
     width: int
     layers: int
@@ -34,12 +34,12 @@ class VitShape:
 
     @property
     def side(self) -> int:
-        """Whole patches a side; pixels past the last one are left out."""
+        """Whole patches a side; pixels past the last one are ignored."""
         return self.image // self.patch
 
 
 class VitAttention(nn.Module):
-    """Full self-attention inside one picture."""
+    """Full self-attention inside one image."""
 
     def __init__(self, shape: VitShape) -> None:
         super().__init__()
@@ -50,13 +50,13 @@ class VitAttention(nn.Module):
         self.out_proj = nn.Linear(shape.width, shape.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[pictures, rows, width] to the same."""
+        """[images, rows, width] to the same."""
         mixed = attend_whole(self.q_proj(x), self.k_proj(x), self.v_proj(x), self.heads)
         return self.out_proj(mixed)  # type: ignore[no-any-return]
 
 
 class VitFeedForward(nn.Module):
-    """Two layers with the checkpoint's activation between."""
+    """Two layers with the checkpoint's activation between them."""
 
     def __init__(self, shape: VitShape) -> None:
         super().__init__()
@@ -80,27 +80,27 @@ class VitBlock(nn.Module):
         self.mlp = VitFeedForward(shape)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[pictures, rows, width] to the same."""
+        """[images, rows, width] to the same."""
         x = x + self.self_attn(self.layer_norm1(x))
         return x + self.mlp(self.layer_norm2(x))  # type: ignore[no-any-return]
 
 
 class VitBlocks(nn.Module):
-    """The blocks one after the other, under the name that the checkpoints use."""
+    """All blocks in order, under the name that the checkpoints use."""
 
     def __init__(self, shape: VitShape) -> None:
         super().__init__()
         self.layers = nn.ModuleList(VitBlock(shape) for _ in range(shape.layers))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[pictures, rows, width] to the same."""
+        """[images, rows, width] to the same."""
         for block in self.layers:
             x = block(x)
         return x
 
 
 class PatchRows(nn.Module):
-    """Patches to rows, with learned positions; ``prefix`` rows of positions are of rows put in front."""
+    """Patches to rows, with learned positions. ``prefix`` counts the rows in front of the patches."""
 
     def __init__(self, shape: VitShape, *, prefix: int, bias: bool) -> None:
         super().__init__()
@@ -110,14 +110,14 @@ class PatchRows(nn.Module):
         self.position_embedding = nn.Embedding(shape.side**2 + prefix, shape.width)
 
     def patch_rows(self, images: Tensor) -> Tensor:
-        """[pictures, 3, H, W] to [pictures, patches, width], in reading order, without positions."""
+        """[images, 3, H, W] to [images, patches, width], in reading order, without positions."""
         return self.patch_embedding(images).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]
 
 
 def read_vit_shape(checkpoint: Checkpoint, *, published: Mapping[str, Any]) -> VitShape:
-    """Sizes from ``vision_config``, or from the file itself where it is of a vision tower alone.
+    """Sizes from ``vision_config``, or from the top level in the file of a single vision tower.
 
-    Files state only what differs from the first published checkpoint; ``published`` is that one's.
+    Files state only what differs from the first published checkpoint, whose values are ``published``.
     Raises ``SettingsError`` for what the modules cannot do.
     """
     section = checkpoint.config.get("vision_config", checkpoint.config)
@@ -141,7 +141,7 @@ def read_vit_shape(checkpoint: Checkpoint, *, published: Mapping[str, Any]) -> V
 
 
 def require_fit(rule: FitRule, shape: VitShape) -> None:
-    """The positions were learned for one size: refuse a preprocessor file that makes another."""
+    """Refuse a preprocessor file for another size than the one that the positions were learned for."""
     if rule.fitted != (shape.image, shape.image):
         raise SettingsError(
             f"preprocessor_config.json: size or crop_size gives {rule.fitted}, not image_size {shape.image}"
@@ -149,7 +149,7 @@ def require_fit(rule: FitRule, shape: VitShape) -> None:
 
 
 def load_vit(request: LoadRequest, tower: nn.Module, *, unused: Collection[str]) -> LoadedWeights:
-    """Fill a tower built on ``meta`` from a whole model's checkpoint, or from a vision tower's own."""
+    """Fill a tower built on ``meta`` from the checkpoint of a whole model or of a single vision tower."""
     return load_weights(
         tower,
         request.checkpoint,

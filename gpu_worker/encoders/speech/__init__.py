@@ -1,1 +1,1 @@
-"""Audio encoders: Whisper and the Qwen audio towers."""
+"""Audio encoders: Whisper, Qwen2-Audio, Qwen2.5-Omni."""

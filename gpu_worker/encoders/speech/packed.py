@@ -1,4 +1,7 @@
-"""What the speech encoders with packed rows share: the plan, the layout and the way through the tower."""
+"""What the speech encoders with packed rows share: plan, batch layout and the run through the blocks.
+
+Audio is cut into windows, and only the rows of real audio go through the blocks, not those of padding.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,21 @@ from gpu_worker.encoders.speech.tower import require_audio
 from gpu_worker.preprocess.mel import MelRule, chunk_frames
 from gpu_worker.preprocess.tensors import send
 
+#: Rows of the smallest bucket, and of the step between buckets: 2.6 s and 1.3 s. Even, since rows are paired.
+_SMALLEST_ROWS = 128
+_STEP_ROWS = 64
+
+#: Rows of a typical window: 10 s of audio. It sets the segments of a bucket.
+_TYPICAL_ROWS = 500
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedRows:
-    """What a tower needs beside the features; the tensors are on the device.
+    """What a tower needs besides the features. The tensors are on the device.
 
-    ``frames`` int64 [windows]: valid feature frames. ``keep`` int64 [rows]: valid rows among those of all
-    padded windows. ``pairs`` int64 [2 * tokens]: the packed rows that make each token. ``segments``: rows of
-    each window, which attend only to themselves.
+    ``frames`` int64 [windows] are valid feature frames. ``keep`` int64 [rows] are the indices of valid rows
+    among all rows of the padded windows. ``pairs`` int64 [2 * tokens] are the indices of the two packed rows
+    of each token. ``segments`` are the rows of each window, which attend only to themselves.
     """
 
     frames: Tensor
@@ -41,12 +51,12 @@ def rows_of(frames: int) -> int:
 
 
 def kept_rows(windows: Sequence[int], stride: int) -> Tensor:
-    """int64 [rows]: the first rows of each window, where padded windows have ``stride`` rows each."""
+    """int64 [rows]: indices of the first rows of each window; padded windows have ``stride`` rows each."""
     return torch.cat([start * stride + torch.arange(rows) for start, rows in enumerate(windows)])
 
 
 def paired_rows(runs: Iterable[int]) -> Tensor:
-    """int64 [2 * tokens]: all rows of packed runs but the odd last one of each."""
+    """int64 [2 * tokens]: indices of all rows of packed runs, except an odd last row of a run."""
     parts, start = [], 0
     for rows in runs:
         parts.append(start + torch.arange(rows - rows % 2))
@@ -55,27 +65,19 @@ def paired_rows(runs: Iterable[int]) -> Tensor:
 
 
 def run_packed(embedded: Tensor, blocks: nn.ModuleList, rows: PackedRows) -> Tensor:
-    """[windows, rows, width] of padded windows to averaged rows [tokens, width]."""
+    """Run the blocks: [windows, rows, width] of padded windows to averaged rows [tokens, width]."""
     x: Tensor = embedded.flatten(0, 1).index_select(0, rows.keep)
     for block in blocks:
         x = block(x, rows.segments)
     return x.index_select(0, rows.pairs).view(-1, 2, x.shape[1]).mean(1)
 
 
-#: Rows of the smallest bucket, and of the step between buckets: 2.6 s and 1.3 s. Even, since rows are paired.
-_SMALLEST_ROWS = 128
-_STEP_ROWS = 64
-
-#: Rows of a window that a batch of full buckets is reckoned with: 10 s of sound.
-_TYPICAL_ROWS = 500
-
-
 def speech_form(window_rows: int) -> GraphForm:
-    """Valid rows, cut by windows of at most ``window_rows``; features come in whole windows.
+    """Valid rows, cut into windows of at most ``window_rows``; features come in whole windows.
 
-    A bucket has room for more windows than its rows would fill: their convolutions cost a few percent of
-    what the blocks do, and so short sounds share a bucket. Pairs say how many rows come out: an odd last row
-    of a sound gives none.
+    A bucket has room for more windows than its rows would fill. Their convolutions cost a few percent of the
+    blocks, and short items can share a bucket. The output grows with ``pairs``, as an odd last row gives no
+    token.
     """
     windows = SegmentRule(lengths="windows", longest=window_rows, typical=min(window_rows, _TYPICAL_ROWS))
     return GraphForm(
@@ -90,13 +92,12 @@ def speech_form(window_rows: int) -> GraphForm:
 
 
 class PackedSpeechEncoder(ABC):
-    """Sound in windows of ``window`` feature frames; only rows of real sound go through the blocks.
+    """``Encoder`` for audio in windows of ``window`` feature frames.
 
-    Windows that are one input each have their own floor and their own average, so that an item can be cut
-    at them; joined ones cannot, since a louder sound anywhere changes the features of all of it.
-
-    A family says how features are made (``mel``) and whether a sound's windows are one input of the language
-    model (``joined``: one feature length, rows averaged over the joints) or one each.
+    A family defines how features are made (``mel``), and whether the windows of an item are one input of the
+    language model or one each. ``joined`` windows are one input: one feature length, and rows are averaged
+    across windows. Such an item cannot be cut, since a louder moment anywhere changes the features of all of
+    it. Separate windows have their own floor and their own average, so the item can be cut at them.
     """
 
     joined: ClassVar[bool]
@@ -111,12 +112,14 @@ class PackedSpeechEncoder(ABC):
 
     @abstractmethod
     def mel(self, audios: Sequence[Tensor]) -> Tensor:
-        """float32 [samples] each to float32 [windows, bins, window]."""
+        """Features of PCM: float32 [samples] each to float32 [windows, bins, window]."""
 
     def plan(self, raw: RawMedia, options: ItemOptions) -> ItemPlan:
-        """Rows by the published formula; sound takes no options.
+        """Rows by the published formula. Audio has no options.
 
-        Raises ``EmptyMedia`` for a sound of two frames (20 ms) or less: it gives no row.
+        Raises:
+            UnsupportedMedia: the item is an image or a video.
+            EmptyMedia: the audio has two frames (20 ms) or less, and so gives no row.
         """
         audio = require_audio(raw, encoder=self.card.name, sample_rate=self.rule.sample_rate)
         frames = chunk_frames(audio.samples, self.rule, self.window)
@@ -124,7 +127,7 @@ class PackedSpeechEncoder(ABC):
         tokens = sum(rows // 2 for rows in self._runs(windows))
         if tokens == 0:
             least = 2 * self.rule.hop + 1
-            raise EmptyMedia(f"{audio.samples} samples of sound give no row; the least is {least}")
+            raise EmptyMedia(f"{audio.samples} samples of audio give no row; the least is {least}")
         return ItemPlan(
             tokens=tokens,
             cost=sum(windows),
@@ -136,12 +139,12 @@ class PackedSpeechEncoder(ABC):
         )
 
     def _runs(self, windows: tuple[int, ...]) -> tuple[int, ...]:
-        """Rows that are averaged as one run, from the rows of an item's windows."""
+        """The rows that are averaged as one run, from the rows of an item's windows."""
         return (sum(windows),) if self.joined else windows
 
     @torch.inference_mode()
     def preprocess(self, raws: Sequence[Tensor], plans: Sequence[ItemPlan]) -> Inputs:
-        """Features of whole windows, and where in them the real rows are."""
+        """Features of whole windows, and the indices of the valid rows in them."""
         device = torch.device(self.card.device)
         frames = [n for raw in raws for n in chunk_frames(raw.shape[0], self.rule, self.window)]
         windows = tuple(rows for plan in plans for rows in plan.segments)
@@ -176,5 +179,5 @@ class PackedSpeechEncoder(ABC):
         return self.preprocess([audio], [plan])
 
     def warm_up(self) -> None:
-        """The sample once through the tower."""
+        """Run the sample through the tower once."""
         self.forward(self.sample())

@@ -1,12 +1,12 @@
-"""Family ``qwen2_5_omni_audio``: sound to rows for the Qwen2.5-Omni thinker.
+"""Family ``qwen2_5_omni_audio``: audio to rows for the Qwen2.5-Omni thinker.
 
-A sound is one input of the thinker, however long: chunks of 2 s that attend only to themselves, rows averaged
-two by two over the whole of it, and ``((n - 1) // 2 + 1 - 2) // 2 + 1`` rows for n feature frames.
-``audio_feature_lengths`` is that n, one for the sound; engines count rows and positions from it. The rows of
-a video's sound are the same, and Decode interleaves them with the frames by ``second_per_grid_ts``.
+An item is one input of the thinker, however long it is. Chunks of 2 s attend only to themselves, and rows are
+averaged in pairs over the whole item: ``((n - 1) // 2 + 1 - 2) // 2 + 1`` rows for n feature frames.
+``audio_feature_lengths`` is that one n, and engines count rows and positions from it. The audio track of a
+video gives the same rows, and Decode interleaves them with the frames by ``second_per_grid_ts``.
 
-The published processor drops what is behind 300 s. Here nothing is cut: a longer sound gives the features
-that the same extractor gives with ``truncation=False``, after filling up to whole frames.
+The published processor drops everything after 300 s. Here nothing is cut: longer audio gives the features of
+the same extractor with ``truncation=False``, after it is filled up to whole frames.
 """
 
 from __future__ import annotations
@@ -33,14 +33,31 @@ from gpu_worker.preprocess.mel import chunked_log_mel
 
 PREPROCESS_REVISION = "qwen2_5_omni_audio-1"
 
-#: Length in seconds that the published extractor pads to; a file may say another.
+#: Seconds that the published extractor pads to, unless the file has another length.
 _PADDED_SECONDS = 300
+
+
+def _audio_config(checkpoint: Checkpoint) -> Mapping[str, object]:
+    thinker = checkpoint.config.get("thinker_config", checkpoint.config)
+    config = thinker.get("audio_config") if isinstance(thinker, Mapping) else None
+    if not isinstance(config, Mapping):
+        raise SettingsError(f"{checkpoint.folder}/config.json: no audio_config")
+    return config
+
+
+def _chunk_shape(shape: WhisperShape, chunk: int) -> WhisperShape:
+    """The same sizes with the rows of one chunk. Raises ``SettingsError`` for an impossible chunk."""
+    if not 2 <= chunk <= 2 * shape.positions:
+        raise SettingsError(f"checkpoint: n_window is {chunk // 2}; 1 to {shape.positions} is supported")
+    if shape.width % 2:
+        raise SettingsError(f"checkpoint: d_model is {shape.width}, not an even number")
+    return replace(shape, positions=chunk // 2)
 
 
 def wave_positions(rows: int, width: int) -> Tensor:
     """float32 [rows, width]: sines, then cosines, of waves from 1 to 10000 rows long over 2 pi.
 
-    Source: Vaswani et al. 2017, section 3.5, with the halves side by side as in Whisper.
+    Source: Vaswani et al. 2017, section 3.5; sines and cosines are two halves, as in Whisper.
     """
     half = width // 2
     step = torch.log(torch.tensor(10000.0, dtype=torch.float64)) / (half - 1)
@@ -53,7 +70,7 @@ class OmniAudioTower(nn.Module):
     """Chunks of log-mel to rows of the thinker's width, with the checkpoints' own tensor names.
 
     Source: Xu et al. 2025, "Qwen2.5-Omni Technical Report", section 2.2: Whisper-large-v3's encoder with
-    attention inside blocks of 2 s. ``positions`` are not stored in checkpoints; the loader fills them in.
+    attention inside chunks of 2 s. Checkpoints do not hold ``positions``; the loader fills them in.
     """
 
     positions: Tensor
@@ -73,7 +90,7 @@ class OmniAudioTower(nn.Module):
         return torch.as_tensor(self.proj(self.ln_post(pooled)))
 
     def _embed(self, mel: Tensor, frames: Tensor) -> Tensor:
-        """Behind a chunk's last valid frame both convolutions see zeros, as at the end of a chunk."""
+        """After the last valid frame of a chunk both convolutions see zeros, as after a whole chunk."""
         valid = torch.arange(mel.shape[2], device=mel.device) < frames[:, None]
         first = F.gelu(self.conv1(mel)) * valid[:, None, :]
         return F.gelu(self.conv2(first)).transpose(1, 2) + self.positions
@@ -85,12 +102,16 @@ class OmniAudioEncoder(PackedSpeechEncoder):
     joined = True
 
     def mel(self, audios: Sequence[Tensor]) -> Tensor:
-        """Chunks with zeros behind the sound; one floor for the whole sound."""
+        """Log-mel of chunks, with zeros after the end of the audio; one floor for the whole item."""
         return chunked_log_mel(audios, self.rule, self.window)
 
 
 def load(request: LoadRequest) -> OmniAudioEncoder:
-    """Read the audio tower of a Qwen2.5-Omni checkpoint, whole or thinker only."""
+    """Read the audio tower of a Qwen2.5-Omni checkpoint, whole or thinker only.
+
+    Raises:
+        SettingsError: the checkpoint cannot be used.
+    """
     config = _audio_config(request.checkpoint)
     chunk, out_width = 2 * required_int(config, "n_window"), required_int(config, "output_dim")
     shape = _chunk_shape(read_speech_shape(config), chunk)
@@ -104,7 +125,7 @@ def load(request: LoadRequest) -> OmniAudioEncoder:
         prefixes=("thinker.audio_tower.", "audio_tower."),
         device=request.device,
         dtype=request.dtype,
-        # What opens and closes a sound is the language model's to write.
+        # The language model writes the tokens that open and close the audio.
         unused=("audio_bos_eos_token.weight",),
     )
     tower.positions = wave_positions(shape.positions, shape.width).to(request.device, request.dtype)
@@ -112,20 +133,3 @@ def load(request: LoadRequest) -> OmniAudioEncoder:
         request, weights, rule, family="qwen2_5_omni_audio", revision=PREPROCESS_REVISION, hidden=out_width
     )
     return OmniAudioEncoder(card, tower, rule, chunk)
-
-
-def _audio_config(checkpoint: Checkpoint) -> Mapping[str, object]:
-    thinker = checkpoint.config.get("thinker_config", checkpoint.config)
-    config = thinker.get("audio_config") if isinstance(thinker, Mapping) else None
-    if not isinstance(config, Mapping):
-        raise SettingsError(f"{checkpoint.folder}/config.json: no audio_config")
-    return config
-
-
-def _chunk_shape(shape: WhisperShape, chunk: int) -> WhisperShape:
-    """The same sizes with the rows of one chunk. Raises ``SettingsError`` for a chunk that cannot be."""
-    if not 2 <= chunk <= 2 * shape.positions:
-        raise SettingsError(f"checkpoint: n_window is {chunk // 2}; 1 to {shape.positions} is supported")
-    if shape.width % 2:
-        raise SettingsError(f"checkpoint: d_model is {shape.width}, not an even number")
-    return replace(shape, positions=chunk // 2)

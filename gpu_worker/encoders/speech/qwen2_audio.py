@@ -1,12 +1,12 @@
-"""Family ``qwen2_audio``: sound to rows for the Qwen2-Audio language model.
+"""Family ``qwen2_audio``: audio to rows for the Qwen2-Audio language model.
 
-The rows are what stands in the place of ``<|AUDIO|>``: audio tower, average of row pairs, projection to the
-language model's width, and of that the valid rows only, ``((n - 1) // 2 + 1 - 2) // 2 + 1`` for n feature
-frames. Decode needs nothing else: positions are plain, so it repeats the placeholder by that count.
+The rows take the place of ``<|AUDIO|>``: audio tower, average of row pairs, projection to the language
+model's width. Only valid rows are kept, ``((n - 1) // 2 + 1 - 2) // 2 + 1`` for n feature frames. Decode
+needs nothing else: positions are plain, so it repeats the placeholder by that count.
 
-Sound is cut into windows of 30 s, the length that the tower's positions allow; the published processor cuts
-the rest off without a word. ``audio_feature_lengths`` is valid frames, one a window, and each window is one
-audio input of the model; their rows follow one another. A last window of 20 ms or less gives none.
+Audio is cut into windows of 30 s, the length that the tower's positions allow; the published processor
+silently drops the rest. ``audio_feature_lengths`` are the valid frames of each window. Each window is one
+audio input of the model, and their rows follow one another. A last window of 20 ms or less gives no rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gpu_worker.preprocess.mel import log_mel, stack_windows
 
 PREPROCESS_REVISION = "qwen2_audio-1"
 
-#: Width of the language model where the file leaves it out, as the published ones do: Qwen2's own default.
+#: Width of the language model if the file leaves it out, as published files do: the default of Qwen2.
 _TEXT_WIDTH = 4096
 
 
@@ -47,7 +47,7 @@ class Qwen2AudioTower(nn.Module):
     """Log-mel windows to rows of the language model's width.
 
     Source: Chu et al. 2024, "Qwen2-Audio Technical Report", section 2: Whisper-large-v3's encoder with a
-    pooling layer of stride two behind it.
+    pooling layer of stride two after it.
     """
 
     def __init__(self, shape: WhisperShape, out_width: int) -> None:
@@ -68,12 +68,12 @@ class Qwen2AudioEncoder(PackedSpeechEncoder):
     joined = False
 
     def mel(self, audios: Sequence[Tensor]) -> Tensor:
-        """Windows of 30 s, filled up with silence; each has its own floor."""
+        """Log-mel of windows of 30 s, the last filled with silence; each window has its own floor."""
         return log_mel(stack_windows(audios, self.rule, torch.device(self.card.device)), self.rule)
 
 
 def load(request: LoadRequest) -> Qwen2AudioEncoder:
-    """Read tower and projector of a Qwen2-Audio checkpoint."""
+    """Read tower and projector of a checkpoint. Raises ``SettingsError`` where they cannot be used."""
     checkpoint = request.checkpoint
     audio, text = (checkpoint.config.get(name) for name in ("audio_config", "text_config"))
     if not isinstance(audio, Mapping) or not isinstance(text, Mapping):

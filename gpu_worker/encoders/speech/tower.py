@@ -1,4 +1,4 @@
-"""Whisper's audio encoder as a module with the checkpoints' own tensor names.
+"""Whisper's audio encoder, with the checkpoints' own tensor names, and how its configuration is read.
 
 Source: Radford et al. 2022, section 2.2: two convolutions (the second halves the frames), fixed positions,
 pre-norm transformer blocks, a last norm. The key projection has no bias.
@@ -25,7 +25,7 @@ from gpu_worker.preprocess.mel import MelRule
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WhisperShape:
-    """Sizes of one checkpoint; ``positions`` is rows of output a window."""
+    """Sizes of one checkpoint. ``positions`` is the output rows of one window."""
 
     width: int
     layers: int
@@ -36,7 +36,7 @@ class WhisperShape:
 
 
 class WhisperAttention(nn.Module):
-    """Full self-attention inside a window: whole windows of a stack, or packed rows cut by segments."""
+    """Full self-attention inside each window, of a stack of whole windows or of packed rows."""
 
     def __init__(self, shape: WhisperShape) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class WhisperBlock(nn.Module):
 
 
 class SpeechTower(nn.Module):
-    """The parts of Whisper's encoder under their names, and its way from mel frames to rows."""
+    """The parts of Whisper's encoder under their names, and the convolutions from mel frames to rows."""
 
     def __init__(self, shape: WhisperShape) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class SpeechTower(nn.Module):
 
 
 class WhisperTower(SpeechTower):
-    """Log-mel windows to rows, all of each window."""
+    """Log-mel windows to all rows of each window."""
 
     def forward(self, mel: Tensor) -> Tensor:
         """[windows, bins, 2 * positions] to [windows, positions, width]."""
@@ -101,7 +101,7 @@ class WhisperTower(SpeechTower):
 
 
 def read_speech_shape(config: Mapping[str, Any]) -> WhisperShape:
-    """Sizes of a Whisper-like encoder. Raises ``SettingsError`` for what the module cannot do."""
+    """Sizes of an encoder like Whisper's. Raises ``SettingsError`` for what the module cannot do."""
     require_value(config, "activation_function", supported="gelu")
     require_value(config, "scale_embedding", supported=False)
     shape = WhisperShape(
@@ -118,11 +118,17 @@ def read_speech_shape(config: Mapping[str, Any]) -> WhisperShape:
 
 
 def read_mel_rule(extractor: Mapping[str, Any], *, bins: int, frames: int | None, seconds: int) -> MelRule:
-    """Numbers of a ``WhisperFeatureExtractor`` file; keys that it lacks are the class's own.
+    """The mel rule of a ``WhisperFeatureExtractor`` file; missing keys have the defaults of that class.
 
-    ``frames`` is what the tower takes at once: the file must say the same length. Where it is None the
-    tower takes any length, and the file's ``chunk_length`` (else ``seconds``) counts. Raises
-    ``SettingsError`` for a file that asks for other features.
+    Args:
+        extractor: the content of the file.
+        bins: mel bins that the tower takes; the file must have the same number.
+        frames: feature frames that the tower takes at once; the file must have the same length. ``None`` if
+            the tower takes any length; then the file's ``chunk_length`` counts.
+        seconds: ``chunk_length`` of a file that has none.
+
+    Raises:
+        SettingsError: the file asks for other features.
     """
     require_value(extractor, "feature_extractor_type", supported="WhisperFeatureExtractor")
     require_value(extractor, "feature_size", supported=bins)
@@ -140,18 +146,18 @@ def read_mel_rule(extractor: Mapping[str, Any], *, bins: int, frames: int | None
 
 
 def require_audio(raw: RawMedia, *, encoder: str, sample_rate: int) -> RawAudio:
-    """The item as sound. Raises ``UnsupportedMedia`` for pictures, ``Internal`` for another rate in Hz."""
+    """The item as audio. Raises ``UnsupportedMedia`` for other media, ``Internal`` for another rate in Hz."""
     if not isinstance(raw, RawAudio):
         raise UnsupportedMedia(f"encoder {encoder} takes audio, not {raw.kind}")
     if raw.sample_rate != sample_rate:
-        raise Internal(f"sound at {raw.sample_rate} Hz, encoder wants {sample_rate} Hz")
+        raise Internal(f"audio at {raw.sample_rate} Hz, encoder wants {sample_rate} Hz")
     return raw
 
 
 def speech_card(
     request: LoadRequest, weights: LoadedWeights, rule: MelRule, *, family: str, revision: str, hidden: int
 ) -> EncoderCard:
-    """The card of an encoder that takes sound alone, and no options with it."""
+    """The card of an encoder that takes only audio, without options."""
     return EncoderCard(
         name=request.name,
         family=family,

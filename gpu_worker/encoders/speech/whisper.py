@@ -1,9 +1,9 @@
 """Family ``whisper``: speech to rows for Whisper's decoder.
 
-Sound is cut into windows of 30 s, and each is encoded on its own. A window always gives all its 1500 rows,
-those of the silence behind a short sound included: Whisper was trained so, its decoder attends to all of
-them, and so Decode gets exactly what transformers' encoder would have given it.
-``audio_feature_lengths`` tells the valid mel frames of each window.
+Audio is cut into windows of 30 s, and each is encoded by itself. A window always gives all of its 1500 rows,
+also those of the silence after a short recording. Whisper was trained this way, and its decoder attends to
+all of them, so Decode gets exactly the rows of transformers' encoder. ``audio_feature_lengths`` are the valid
+mel frames of each window.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class WhisperEncoder:
         self._rows = rows
 
     def plan(self, raw: RawMedia, options: ItemOptions) -> ItemPlan:
-        """1500 rows a window; sound takes no options."""
+        """1500 rows for each window; audio has no options. Raises ``UnsupportedMedia`` for other media."""
         audio = require_audio(raw, encoder=self.card.name, sample_rate=self._rule.sample_rate)
         lengths = chunk_frames(audio.samples, self._rule, self._rule.frames)
         return ItemPlan(
@@ -56,7 +56,7 @@ class WhisperEncoder:
 
     @torch.inference_mode()
     def preprocess(self, raws: Sequence[Tensor], plans: Sequence[ItemPlan]) -> Inputs:
-        """float32 [samples] each to log-mel [windows, bins, frames]; silence fills up the last window."""
+        """float32 [samples] each to log-mel [windows, bins, frames]; silence fills each last window."""
         audio = stack_windows(raws, self._rule, torch.device(self.card.device))
         return Inputs(tensors={"mel": log_mel(audio, self._rule).to(self._tower.conv1.weight.dtype)})
 
@@ -73,15 +73,15 @@ class WhisperEncoder:
         return self.preprocess([audio], [plan])
 
     def warm_up(self) -> None:
-        """The sample once through the tower."""
+        """Run the sample through the tower once."""
         self.forward(self.sample())
 
 
 def load(request: LoadRequest) -> WhisperEncoder:
-    """Read the encoder half of a Whisper checkpoint."""
+    """Read the encoder half of a Whisper checkpoint. Raises ``SettingsError`` where it cannot be used."""
     shape = read_speech_shape(request.checkpoint.config)
     extractor = request.checkpoint.feature_extractor
-    # The tower fixes the window: two feature frames a row.
+    # The tower sets the length of a window: two feature frames for each row.
     rule = read_mel_rule(extractor, bins=shape.mel_bins, frames=2 * shape.positions, seconds=30)
     with torch.device("meta"):
         tower = WhisperTower(shape)

@@ -146,7 +146,7 @@ def test_an_index_stays_in_its_folder(tmp_path: Path, name: str) -> None:
     folder = tiny.tiny_folder("whisper", tmp_path)
     index = {"weight_map": dict.fromkeys(tiny.whisper_state(), name)}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(SettingsError, match="not a file beside it"):
+    with pytest.raises(SettingsError, match="not a file next to it"):
         load("whisper", folder)
 
 
