@@ -1,4 +1,4 @@
-"""The streams of a CUDA device: copies in and out run beside the compute of other batches."""
+"""Opens a device, and the streams of a CUDA one: copies run in parallel with the compute of other batches."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ from torch import Tensor
 from gpu_worker.engine.device import CpuDevice, Device, Mark, Stamp
 from gpu_worker.engine.stream_device import StreamDevice
 
+#: Bytes of the ring that uploads go through: more than a full batch of 1080p images.
+STAGING_BYTES = 256 << 20
+
+
+def open_device(name: str, staging_bytes: int = STAGING_BYTES) -> Device:
+    """The device with this torch name, such as ``cpu``, ``cuda`` or ``cuda:1``. A CPU needs no staging."""
+    device = torch.device(name)
+    return CpuDevice() if device.type == "cpu" else StreamDevice(CudaStreams(device), staging_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class CudaMark:
@@ -19,11 +28,11 @@ class CudaMark:
     event: torch.cuda.Event
 
     def reached(self) -> bool:
-        """Asks the driver, without waiting."""
+        """Ask the driver, without waiting."""
         return bool(self.event.query())
 
     def wait(self) -> None:
-        """Block until the event; the one place on the path that waits for the device."""
+        """Block until the event. It is the only wait for the device on an item's path."""
         self.event.synchronize()
 
     def seconds_until(self, later: Stamp) -> float:
@@ -43,26 +52,26 @@ class CudaStreams:
         self._out = torch.cuda.Stream(device)
 
     def pinned(self, nbytes: int) -> Tensor:
-        """From torch's caching host allocator; a freed block is used again once its copies are done."""
+        """From torch's caching host allocator. A freed block is reused once its copies are done."""
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
 
     def pinned_bytes(self) -> int:
-        """Blocks that the host allocator owns, in use or cached."""
+        """Bytes that the host allocator owns, in use or cached."""
         return int(torch.cuda.host_memory_stats().get("allocated_bytes.current", 0))
 
     def target(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """Memory of the copy-in stream, so that its next use there waits for nothing."""
+        """Memory of the copy-in stream, so that its next use there has nothing to wait for."""
         with torch.cuda.stream(self._in):
             return torch.empty(shape, dtype=dtype, device=self._device)
 
     def copy_in(self, target: Tensor, source: Tensor) -> CudaMark:
-        """Copy on the copy-in stream. From memory that is not pinned the driver takes the bytes at once."""
+        """Copy on the copy-in stream. The driver reads a source that is not pinned before this returns."""
         with torch.cuda.stream(self._in):
             target.copy_(source, non_blocking=True)
         return _marked(self._in, timed=False)
 
     def compute_after(self, marks: Sequence[Mark], uploaded: Sequence[Tensor]) -> None:
-        """Order the compute stream behind these copies, and tell the allocator of the second user."""
+        """Let the compute stream wait for these copies, and register it as a user of the memory."""
         compute = torch.cuda.current_stream(self._device)
         for mark in marks:
             assert isinstance(mark, CudaMark)
@@ -75,7 +84,7 @@ class CudaStreams:
         return _marked(torch.cuda.current_stream(self._device), timed=True)
 
     def copy_out(self, source: Tensor, target: Tensor, after: Mark) -> CudaMark:
-        """Copy on the copy-out stream; the source's memory is not used again before."""
+        """Copy on the copy-out stream. The source's memory is not reused before the copy is done."""
         assert isinstance(after, CudaMark)
         self._out.wait_event(after.event)
         with torch.cuda.stream(self._out):
@@ -92,13 +101,3 @@ def _marked(stream: torch.cuda.Stream, *, timed: bool) -> CudaMark:
     event = torch.cuda.Event(enable_timing=timed)
     event.record(stream)
     return CudaMark(event)
-
-
-#: Bytes of the ring that uploads go through: a full batch of pictures of 1080p, and more than one in flight.
-STAGING_BYTES = 256 << 20
-
-
-def open_device(name: str, staging_bytes: int = STAGING_BYTES) -> Device:
-    """The device of a torch device name: ``cpu``, ``cuda`` or ``cuda:1``. A CPU needs no staging."""
-    device = torch.device(name)
-    return CpuDevice() if device.type == "cpu" else StreamDevice(CudaStreams(device), staging_bytes)

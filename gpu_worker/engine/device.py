@@ -1,4 +1,7 @@
-"""What the engine asks of a device: upload, download, stamps of time. One implementation for each kind."""
+"""What the engine needs of a device: uploads, downloads and time stamps; and the CPU as one.
+
+``Streams`` is the part of a device with memory of its own that ``stream_device`` builds on.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from torch import Tensor
 
 
 class DeviceLost(RuntimeError):
-    """The device can run nothing more in this process; only a new process helps."""
+    """The device can run nothing more in this process. Only a new process helps."""
 
 
 class DeviceHung(DeviceLost):
@@ -23,15 +26,15 @@ class Stamp(Protocol):
     """A point in the device's order of work."""
 
     def seconds_until(self, later: Stamp) -> float:
-        """Seconds of device time up to a later stamp; both have been reached."""
+        """Seconds of device time until a later stamp. Both must have been reached."""
         ...
 
 
 class Device(Protocol):
     """One device.
 
-    ``upload`` is for the staging thread, ``download`` for the completion thread, and all else for the
-    thread that owns the device.
+    The staging thread calls ``upload``, the completion thread ``download``, and the thread that owns the
+    device everything else.
     """
 
     @property
@@ -40,14 +43,14 @@ class Device(Protocol):
         ...
 
     def upload(self, host: Tensor) -> Tensor:
-        """Start to copy a host tensor to the device; ``await_uploads`` makes it safe to use.
+        """Start to copy a host tensor to the device. ``await_uploads`` makes the result safe to use.
 
-        Raises what ``is_out_of_memory`` knows where the device has no room for it.
+        Raises an error for which ``is_out_of_memory`` is true if the device has no room.
         """
         ...
 
     def await_uploads(self, uploaded: Sequence[Tensor]) -> None:
-        """Have the device's later work start after these uploads, without blocking the host."""
+        """Let later work of the device start after these uploads, without blocking the host."""
         ...
 
     def stamp(self) -> Stamp:
@@ -55,9 +58,9 @@ class Device(Protocol):
         ...
 
     def download(self, rows: Tensor, ready: Stamp) -> Tensor:
-        """Copy rows to host memory after ``ready``; returns when they are there. Contiguous.
+        """Copy rows to contiguous host memory after ``ready``. Returns once they are there.
 
-        Raises what ``is_out_of_memory`` knows where the host has no room for them.
+        Raises an error for which ``is_out_of_memory`` is true if the host has no room.
         """
         ...
 
@@ -66,11 +69,11 @@ class Device(Protocol):
         ...
 
     def staging_bytes(self) -> int:
-        """Bytes of host memory that copies to and from the device go through, measured. For any thread."""
+        """Measured bytes of the host memory that copies to and from the device use. For any thread."""
         ...
 
 
-#: cudaErrorMemoryAllocation: what allocating pinned memory raises. The context stays usable.
+#: cudaErrorMemoryAllocation, raised when pinned memory is allocated. The context stays usable.
 #: Source: CUDA Runtime API, cudaError_t.
 _ALLOCATION_FAILED = 2
 #: torch's CPU allocator, cuBLAS and cuDNN raise a plain RuntimeError.
@@ -116,10 +119,10 @@ class CpuDevice:
         return host
 
     def await_uploads(self, uploaded: Sequence[Tensor]) -> None:
-        """Nothing to wait for."""
+        """Does nothing: there is nothing to wait for."""
 
     def stamp(self) -> Stamp:
-        """Now."""
+        """The present time."""
         return CpuStamp(time.perf_counter())
 
     def download(self, rows: Tensor, ready: Stamp) -> Tensor:
@@ -127,10 +130,10 @@ class CpuDevice:
         return rows.contiguous()
 
     def free_cache(self) -> None:
-        """The allocator keeps nothing back."""
+        """Does nothing: the allocator has no cache."""
 
     def staging_bytes(self) -> int:
-        """None: media are read where they lie."""
+        """Always 0: media are read in place."""
         return 0
 
 
@@ -143,12 +146,12 @@ class Mark(Stamp, Protocol):
         ...
 
     def wait(self) -> None:
-        """Block the calling thread until it is reached. For the completion thread alone."""
+        """Block the calling thread until it is reached. Only for the completion thread."""
         ...
 
 
 class Streams(Protocol):
-    """One device with memory of its own."""
+    """The streams of one device with memory of its own: copies in, compute, copies out."""
 
     @property
     def kind(self) -> str:
@@ -156,23 +159,26 @@ class Streams(Protocol):
         ...
 
     def pinned(self, nbytes: int) -> Tensor:
-        """Page-locked host memory, uint8 [nbytes]. Raises what ``is_out_of_memory`` knows."""
+        """Page-locked host memory, uint8 [nbytes]. Raises as ``Device.upload`` if there is none."""
         ...
 
     def pinned_bytes(self) -> int:
-        """Bytes of page-locked host memory that this process holds, measured."""
+        """Measured bytes of page-locked host memory that this process holds."""
         ...
 
     def target(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """Device memory for an upload. Raises what ``is_out_of_memory`` knows."""
+        """Device memory for an upload. Raises as ``Device.upload`` if there is none."""
         ...
 
     def copy_in(self, target: Tensor, source: Tensor) -> Mark:
-        """Copy host memory in, on the first stream. A pinned source must stay as it is until the mark."""
+        """Copy host memory to the device, on the copy-in stream.
+
+        A pinned source must not change until the mark is reached.
+        """
         ...
 
     def compute_after(self, marks: Sequence[Mark], uploaded: Sequence[Tensor]) -> None:
-        """Have later compute wait, on the device, for uploads that it will read."""
+        """Let later compute wait, on the device, for the uploads that it reads."""
         ...
 
     def mark(self) -> Mark:
@@ -180,7 +186,7 @@ class Streams(Protocol):
         ...
 
     def copy_out(self, source: Tensor, target: Tensor, after: Mark) -> Mark:
-        """Copy device memory to the host in the last stream, once ``after`` is reached."""
+        """Copy device memory to the host, on the copy-out stream, once ``after`` is reached."""
         ...
 
     def free_cache(self) -> None:

@@ -1,9 +1,9 @@
-"""The engine: one thread stages, one owns the device, one brings the rows home.
+"""The engine: one thread stages batches, one owns the device, one copies the rows back.
 
     submit -> queued -> staging thread -> one staged batch -> device thread -> completion thread -> observer
 
-While batch N runs, batch N+1 is staged and batch N-1 is written. A bad item fails alone; nothing but a lost
-device ends the engine.
+While batch N runs, batch N+1 is staged and batch N-1 is written. A bad item fails alone; only a lost device
+ends the engine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gpu_worker.engine.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 
-#: Seconds after which device work counts as hung.
+#: Device work that takes longer, in seconds, counts as hung.
 BATCH_TIMEOUT = 300.0
 
 
@@ -71,10 +71,10 @@ class Engine:
         ]
 
     def start(self, timeout: float = 600.0) -> None:
-        """Start the threads and warm every encoder up on the device thread; returns when all are warm.
+        """Start the threads and warm up every encoder on the device thread. Returns when all are warm.
 
         Raises:
-            EncodeFailed: an encoder cannot run, or took longer than ``timeout`` seconds.
+            EncodeFailed: an encoder cannot run, or warm-up takes longer than ``timeout`` seconds.
             SettingsError: a graph that is required could not be captured.
         """
         self._replies.start()
@@ -90,24 +90,28 @@ class Engine:
 
     @property
     def queued(self) -> int:
-        """How many slots wait for a batch."""
+        """Slots that wait for a batch."""
         return len(self._pipeline)
 
     @property
     def is_running(self) -> bool:
-        """Whether a thread of the engine is alive: after ``stop``, one that did not end in time."""
+        """Whether a thread of the engine is alive. After ``stop``: whether one did not end in time."""
         return any(thread.is_alive() for thread in self._threads)
 
     def graph_figures(self) -> Mapping[str, GraphFigures]:
-        """What captured forwards did, by encoder; empty where nothing is captured."""
+        """What captured forwards did, by encoder. Empty if nothing is captured."""
         return self._runner.all_figures()
 
     def staging_bytes(self) -> int:
-        """Bytes of host memory that copies go through, measured."""
+        """Measured bytes of the host memory that copies go through."""
         return self._device.staging_bytes()
 
     def submit(self, slot: Slot) -> bool:
-        """Plan and queue a slot; its outcome comes to the observer. False: the engine is stopping."""
+        """Plan and queue a slot. The observer gets its outcome.
+
+        Returns:
+            Whether the slot was taken; not so once the engine is stopping.
+        """
         encoder = self._encoders.get(slot.encoder)
         if encoder is None:
             planned: Planned | Failed = Failed(EncoderNotReady(f"no encoder {slot.encoder!r} here"))
@@ -119,7 +123,7 @@ class Engine:
         return True
 
     def cancel(self, slot_id: str) -> bool:
-        """Drop a slot that is still queued. False: it is not."""
+        """Drop a slot if it is still queued. Returns whether it was."""
         planned = self._pipeline.remove(slot_id)
         if planned is None:
             return False
@@ -127,7 +131,11 @@ class Engine:
         return True
 
     def stop(self, timeout: float) -> list[Slot]:
-        """Finish the running batch and its replies within ``timeout`` seconds; returns the slots not run."""
+        """Finish the running batch and its replies within ``timeout`` seconds.
+
+        Returns:
+            The slots that did not run.
+        """
         end = time.monotonic() + timeout
         self._pipeline.stop()
         for thread in self._threads:
@@ -152,7 +160,7 @@ class Engine:
             self._warm.set()
         while (items := self._pipeline.next_staged()) is not None:
             self._run_batch(items)
-            # The media leave the device before the staging thread is told that it is free.
+            # The media must leave the device before the staging thread sees that it is free.
             del items
             self._pipeline.finish_batch()
 
@@ -169,7 +177,7 @@ class Engine:
             self._report(error, list(open_slots.values()))
 
     def _watched(self, encoder: Encoder, items: Sequence[StagedItem]) -> Iterator[Rows | Settled]:
-        """The parts of a batch; the device's time is watched, but not that of who takes them."""
+        """The parts of a batch. The watchdog counts the device's time, not that of the caller in between."""
         what = f"a batch of {len(items)} for {encoder.card.name}"
         with self._watchdog.watch(what):
             self._device.await_uploads([item.raw for item in items])
@@ -181,9 +189,9 @@ class Engine:
                 return
             yield part
 
-    def _on_hung(self, sentence: str) -> None:
+    def _on_hung(self, text: str) -> None:
         self.counters.add(Count.ENCODE_HANGS)
-        self._observer.on_device_lost(DeviceHung(sentence))
+        self._observer.on_device_lost(DeviceHung(text))
 
     def _hand_over(self, part: Rows | Settled) -> None:
         if isinstance(part, Rows):

@@ -1,8 +1,8 @@
-"""Running a staged batch, so that one bad item fails alone.
+"""Running a staged batch so that one bad item fails alone, and the runner that does a single forward.
 
-A batch that raises is run again in halves, down to single items, which fail with their own error. A batch
-that does not fit into memory goes the same way. An item that costs more than a batch may is run in parts,
-so that its memory is bounded too. Only an error that leaves the device unusable ends the run.
+A batch that raises, or that does not fit into memory, is run again in halves, down to single items, which
+fail with their own error. An item that costs more than a whole batch is run in parts, so that its memory is
+bounded too. Only an error that leaves the device unusable ends the run.
 """
 
 from __future__ import annotations
@@ -23,62 +23,6 @@ from gpu_worker.engine.device import Device, DeviceLost, Stamp, is_device_lost, 
 from gpu_worker.engine.slot import Failed, Settled
 from gpu_worker.engine.staging import RanItem, StagedItem
 
-
-@dataclass(slots=True)
-class GraphFigures:
-    """Totals since the start.
-
-    ``hits`` were replayed; ``misses`` fit no captured bucket; ``declined`` fit one, and padding up to it
-    would have cost more than it saved. ``units`` are those of the hits, ``padding`` what was added to them.
-    ``graphs`` were captured at the start, and took ``memory`` bytes of the device with their buffers.
-    """
-
-    graphs: int = 0
-    memory: int = 0
-    hits: int = 0
-    misses: int = 0
-    declined: int = 0
-    units: int = 0
-    padding: int = 0
-
-    @property
-    def padding_share(self) -> float:
-        """Padding as a part of all units that were replayed; 0 before the first."""
-        return self.padding / (self.units + self.padding) if self.padding else 0.0
-
-
-class Runner(Protocol):
-    """Runs forwards on the thread that owns the device."""
-
-    def warm_up(self, encoder: Encoder) -> None:
-        """All that makes the first real batch as fast as the later ones. Called once an encoder."""
-        ...
-
-    def run(self, encoder: Encoder, inputs: Inputs) -> Tensor:
-        """Packed rows [sum of tokens, hidden]. They are the caller's: a later run never writes to them."""
-        ...
-
-    def all_figures(self) -> Mapping[str, GraphFigures]:
-        """What captured forwards did for each encoder. May be called from any thread."""
-        ...
-
-
-class EagerRunner:
-    """Calls the encoder's forward as it is."""
-
-    def warm_up(self, encoder: Encoder) -> None:
-        """One small forward."""
-        encoder.warm_up()
-
-    def run(self, encoder: Encoder, inputs: Inputs) -> Tensor:
-        """The encoder's own forward; its output is a new tensor each time."""
-        return encoder.forward(inputs)
-
-    def all_figures(self) -> Mapping[str, GraphFigures]:
-        """None: nothing is captured."""
-        return {}
-
-
 _log = logging.getLogger(__name__)
 
 
@@ -86,8 +30,8 @@ _log = logging.getLogger(__name__)
 class Rows:
     """The output of one batch: packed rows on the device, their items in order, and three stamps.
 
-    For an item in parts, ``preprocessed`` is that of the first part. The raw media are not held: while rows
-    are on their way home, their memory is the next batch's.
+    For an item that ran in parts, ``preprocessed`` is the stamp of its first part. The raw media are not
+    held: the next batch needs their memory while the rows are copied out.
     """
 
     items: tuple[RanItem, ...]
@@ -106,7 +50,7 @@ class ForwardPass:
         self._max_cost = max_cost
 
     def run(self, encoder: Encoder, batch: Sequence[StagedItem]) -> Iterator[Rows | Settled]:
-        """Give the rows of each part of the batch that ran, and a failure for each item that cannot run.
+        """Yield the rows of each part of the batch that ran, and a failure for each item that cannot run.
 
         Raises:
             DeviceLost: the device's context is broken; nothing more can run in this process.
@@ -145,7 +89,7 @@ class ForwardPass:
         with torch.inference_mode():
             begun = self._device.stamp()
             stamps, rows = list[Stamp](), list[Tensor]()
-            for raws, part_plans in self._portions(items):
+            for raws, part_plans in self._forwards(items):
                 inputs = encoder.preprocess(raws, part_plans)
                 stamps.append(self._device.stamp())
                 rows.append(self._runner.run(encoder, inputs))
@@ -156,10 +100,66 @@ class ForwardPass:
             raise EncodeFailed(f"the encoder gave rows of {tuple(packed.shape)}, not {expected}")
         return Rows(tuple(item.without_raw() for item in items), packed, begun, stamps[0], done)
 
-    def _portions(self, items: Sequence[StagedItem]) -> Iterator[tuple[list[Tensor], list[ItemPlan]]]:
-        """Raws and plans of each forward: the whole batch, or the parts of the one item that is too large."""
+    def _forwards(self, items: Sequence[StagedItem]) -> Iterator[tuple[list[Tensor], list[ItemPlan]]]:
+        """Raws and plans of each forward: the whole batch, or the parts of an item that is too large."""
         if len(items) > 1:
             yield [item.raw for item in items], [item.planned.plan for item in items]
             return
         for part in split(items[0].planned.plan, self._max_cost):
             yield [items[0].raw[part.raw]], [part.plan]
+
+
+@dataclass(slots=True)
+class GraphFigures:
+    """Totals of one encoder's captures since the start.
+
+    ``hits`` were replayed, ``misses`` fit no captured bucket, and ``declined`` fit one but ran eagerly since
+    its padding would have cost more than the replay saves. ``units`` are those of the hits, ``padding`` the
+    units that were added to them. ``graphs`` is the number of captures, and ``memory`` the device bytes of
+    captures and buffers.
+    """
+
+    graphs: int = 0
+    memory: int = 0
+    hits: int = 0
+    misses: int = 0
+    declined: int = 0
+    units: int = 0
+    padding: int = 0
+
+    @property
+    def padding_share(self) -> float:
+        """Padding as a share of all replayed units; 0 before the first replay."""
+        return self.padding / (self.units + self.padding) if self.padding else 0.0
+
+
+class Runner(Protocol):
+    """Runs forwards on the thread that owns the device."""
+
+    def warm_up(self, encoder: Encoder) -> None:
+        """Make the first real batch as fast as later ones. Called once for each encoder."""
+        ...
+
+    def run(self, encoder: Encoder, inputs: Inputs) -> Tensor:
+        """Packed rows [sum of tokens, hidden], which no later run writes to."""
+        ...
+
+    def all_figures(self) -> Mapping[str, GraphFigures]:
+        """What captured forwards did, by encoder. May be called from any thread."""
+        ...
+
+
+class EagerRunner:
+    """Calls the encoder's forward directly."""
+
+    def warm_up(self, encoder: Encoder) -> None:
+        """One small forward."""
+        encoder.warm_up()
+
+    def run(self, encoder: Encoder, inputs: Inputs) -> Tensor:
+        """The encoder's own forward. Its output is a new tensor each time."""
+        return encoder.forward(inputs)
+
+    def all_figures(self) -> Mapping[str, GraphFigures]:
+        """Empty: nothing is captured."""
+        return {}

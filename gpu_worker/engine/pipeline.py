@@ -1,12 +1,12 @@
-"""The hand-over between the engine's threads: what is queued, staged and running, under one lock.
+"""What is queued, staged and running, shared by the engine's threads under one lock.
 
-A batch is taken at once when nothing is staged or running. While one runs, the next is staged:
+A batch is taken at once if nothing is staged or running. While one runs, the next is staged:
 
-- Where uploads take time (``ahead``), with whatever is queued, and until the device takes it the staged batch
-  is filled up with what comes: so it is on the device when the one before ends, and as large as if it had
-  been formed then.
-- Where staging is next to nothing, on a CPU, only once it is full. A part batch can only grow until the
-  device is free, and every further take would ask the store once more who is still wanted.
+- If uploads take time (``ahead``), a batch of all that is queued is staged at once, and filled up with new
+  slots until the device takes it. So it is on the device when the batch before it ends, and as large as if it
+  had been formed only then.
+- On a CPU staging costs next to nothing, so the next batch is taken only once it is full. A smaller one can
+  only grow until the device is free, and every further take would ask the store again who is still wanted.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from gpu_worker.engine.batcher import Batcher, Budget, Take
 from gpu_worker.engine.slot import Planned, Slot
 from gpu_worker.engine.staging import StagedItem
 
-#: Upper bound of one wait on the condition, in seconds; a missed wake-up costs no more than this.
+#: Longest single wait on the condition, in seconds. A missed wake-up costs no more than this.
 _TICK = 1.0
 
 
 class Pipeline:
-    """Queued slots, at most one staged batch, and whether one runs. Thread-safe."""
+    """The queued slots, at most one staged batch, and whether a batch runs. Thread-safe."""
 
     def __init__(
         self, budget: Budget, clock: Callable[[], float] = time.time, *, ahead: bool = False
@@ -38,12 +38,12 @@ class Pipeline:
         self._stopping = False
 
     def __len__(self) -> int:
-        """How many slots are queued."""
+        """The number of queued slots."""
         with self._changed:
             return len(self._batcher)
 
     def add(self, planned: Planned) -> bool:
-        """Queue a slot. False: the engine is stopping, the slot was not taken."""
+        """Queue a slot. Returns whether it was taken; not so once the engine is stopping."""
         with self._changed:
             if self._stopping:
                 return False
@@ -52,25 +52,25 @@ class Pipeline:
             return True
 
     def remove(self, slot_id: str) -> Planned | None:
-        """Take a queued slot out; None when it is not queued (any more)."""
+        """Take a queued slot out. Returns ``None`` if it is not, or no longer, queued."""
         with self._changed:
             return self._batcher.remove(slot_id)
 
     # the staging thread
 
     def next_take(self) -> Take | None:
-        """Wait until slots may be staged, and take them; None when the engine stops."""
+        """Wait until slots may be staged, and take them. Returns ``None`` when the engine stops."""
         with self._changed:
             while not self._may_take():
                 if self._stopping:
                     return None
                 self._changed.wait(_TICK)
             if self._staged:
-                return self._batcher.take_beside(self._open_batch(), self._clock())
+                return self._batcher.take_more(self._open_batch(), self._clock())
             return self._batcher.take(self._clock())
 
     def put_staged(self, items: Sequence[StagedItem]) -> None:
-        """Hand items to the device thread: with those that are staged, or as a batch of their own."""
+        """Give items to the device thread: added to the staged batch, or as a new one."""
         with self._changed:
             self._staged += items
             self._changed.notify_all()
@@ -82,14 +82,14 @@ class Pipeline:
             return not self._staged and not self._running
 
     def await_free(self) -> bool:
-        """Wait until nothing is staged or running. False: the engine stops."""
+        """Wait until nothing is staged or running. Returns ``False`` if the engine stops first."""
         with self._changed:
             while (self._staged or self._running) and not self._stopping:
                 self._changed.wait(_TICK)
             return not self._stopping
 
     def put_back(self, batch: Sequence[Planned]) -> None:
-        """Slots that were taken and will not be staged, since the engine stops."""
+        """Queue slots again that were taken but will not be staged, since the engine stops."""
         with self._changed:
             for planned in batch:
                 self._batcher.add(planned)
@@ -97,7 +97,7 @@ class Pipeline:
     # the device thread
 
     def next_staged(self) -> list[StagedItem] | None:
-        """Wait for a staged batch, which then runs; None when the engine stops, also when there is one."""
+        """Wait for a staged batch, which then runs. Returns ``None`` once the engine stops, staged or not."""
         with self._changed:
             while not self._staged and not self._stopping:
                 self._changed.wait(_TICK)
@@ -109,19 +109,19 @@ class Pipeline:
             return batch
 
     def finish_batch(self) -> None:
-        """The running batch has left the device thread."""
+        """Note that the running batch has left the device thread."""
         with self._changed:
             self._running = False
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Let every wait end; nothing more is taken."""
+        """End every wait; nothing more is taken."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
 
     def leftovers(self) -> list[Slot]:
-        """Slots that were queued or staged and will not run. Only after the threads have ended."""
+        """Slots that were queued or staged and will not run. Call it after the threads have ended."""
         with self._changed:
             staged, self._staged = self._open_batch(), []
             return [planned.slot for planned in (*staged, *self._batcher.drain())]

@@ -1,4 +1,4 @@
-"""The completion thread: outcomes to the observer, rows copied out while the next batches run."""
+"""The completion thread: copies rows to the host while the next batches run, and reports outcomes."""
 
 from __future__ import annotations
 
@@ -23,86 +23,16 @@ from gpu_worker.engine.watchdog import Watchdog
 _log = logging.getLogger(__name__)
 
 
-def settle_rows(rows: Rows, device: Device) -> list[Settled]:
-    """Bring the packed rows to the host in one copy, and cut them by the plans' tokens.
-
-    Where the host has no room for all of them they come in halves, down to single items, which then fail.
-    """
-    home = _Homecoming(rows, device)
-    return home.settle(rows.items, rows.packed)
-
-
-class _Homecoming:
-    """The way back of one batch."""
-
-    def __init__(self, rows: Rows, device: Device) -> None:
-        self._rows = rows
-        self._device = device
-        self._shared: Mapping[str, float] | None = None
-
-    def settle(self, items: Sequence[RanItem], packed: Tensor) -> list[Settled]:
-        host = self._fetched(packed, self._rows.done)
-        if host is not None:
-            return self._cut(items, host)
-        if len(items) == 1:
-            return [Settled(items[0].planned.slot, Failed(EncodeFailed("out of memory")))]
-        _log.warning("no host memory for the rows of %d items at once", len(items))
-        first, second = items[: len(items) // 2], items[len(items) // 2 :]
-        border = sum(item.planned.plan.tokens for item in first)
-        return [*self.settle(first, packed[:border]), *self.settle(second, packed[border:])]
-
-    def _fetched(self, packed: Tensor, ready: Stamp) -> Tensor | None:
-        """The rows in host memory; None where it has no room."""
-        try:
-            return self._device.download(packed, ready)
-        except Exception as error:
-            if is_out_of_memory(error):
-                return None
-            raise
-
-    def _cut(self, items: Sequence[RanItem], host: Tensor) -> list[Settled]:
-        settled: list[Settled] = []
-        start = 0
-        for item in items:
-            plan = item.planned.plan
-            own = host[start : start + plan.tokens]
-            start += plan.tokens
-            outcome = Encoded(
-                plan=plan,
-                rows=raw_bytes(own),
-                hidden=int(host.shape[1]),
-                batch_size=len(self._rows.items),
-                timings={STAGE: item.seconds, **self._seconds()},
-            )
-            settled.append(Settled(item.planned.slot, outcome))
-        return settled
-
-    def _seconds(self) -> Mapping[str, float]:
-        """Preprocess and forward of the whole batch: its items took them together. Only once it is done."""
-        if self._shared is None:
-            rows = self._rows
-            self._shared = {
-                PREPROCESS: rows.begun.seconds_until(rows.preprocessed),
-                FORWARD: rows.preprocessed.seconds_until(rows.done),
-            }
-        return self._shared
-
-
-def raw_bytes(tensor: Tensor) -> memoryview:
-    """A contiguous host tensor's bytes, without a copy; numpy has no bfloat16, so they go as uint8."""
-    return tensor.view(torch.uint8).numpy().data.cast("B")
-
-
-#: Batches whose rows may wait to be written before the device thread has to wait for the writer.
+#: Batches whose rows may wait to be written. With more, the device thread waits.
 _BATCHES_AHEAD = 2
 _TICK = 1.0
 
-#: Most replies that the observer is told of in one call.
-_TOGETHER = 16
+#: Most replies that one call of the observer reports.
+_MOST_AT_ONCE = 16
 
 
 class Replies:
-    """Takes rows and settled slots from the other threads and tells the observer, in order of arrival."""
+    """Takes rows and settled slots from the other threads, and reports them in order of arrival."""
 
     def __init__(self, device: Device, observer: Observer, counters: Counters, watchdog: Watchdog) -> None:
         self._device = device
@@ -118,19 +48,19 @@ class Replies:
         self._thread.start()
 
     def put_rows(self, rows: Rows) -> None:
-        """Hand a forward's output over; waits while too many are on their way, so that memory is bounded."""
+        """Pass on the output of a forward. Waits while too many are pending, so that memory is bounded."""
         while not self._room.acquire(timeout=_TICK):
             if not self._thread.is_alive():
                 return
         self._queue.put(rows)
 
     def put(self, settled: Sequence[Settled]) -> None:
-        """Hand over outcomes that need no copy. Never waits."""
+        """Pass on outcomes that need no copy. Never waits."""
         if settled:
             self._queue.put(settled)
 
     def stop(self, timeout: float) -> None:
-        """End the thread after all that was put before."""
+        """End the thread once it has handled everything that was put before."""
         self._queue.put(None)
         self._thread.join(timeout)
 
@@ -144,16 +74,16 @@ class Replies:
                 if reply is not None:
                     settled += self._settled(reply) if isinstance(reply, Rows) else reply
             if settled:
-                self._tell(settled)
+                self._notify(settled)
             for reply in waiting:
                 if isinstance(reply, Rows):
                     self._room.release()
 
     def _waiting(self) -> list[Rows | Sequence[Settled] | None]:
-        """Wait for one reply, and take with it those that came meanwhile: they cost one round trip."""
+        """Wait for a reply, and take all that have arrived by then: together they cost one round trip."""
         taken = [self._queue.get()]
         with suppress(queue.Empty):
-            while len(taken) < _TOGETHER:
+            while len(taken) < _MOST_AT_ONCE:
                 taken.append(self._queue.get_nowait())
         return taken
 
@@ -183,7 +113,7 @@ class Replies:
         counters.add(Count.ENCODE_SECONDS, seconds[PREPROCESS] + seconds[FORWARD], encoder=encoder)
         counters.peak(Count.ENCODE_BATCH_PEAK, len(outcomes), encoder=encoder)
 
-    def _tell(self, settled: Sequence[Settled]) -> None:
+    def _notify(self, settled: Sequence[Settled]) -> None:
         for one in settled:
             if isinstance(one.outcome, Failed):
                 self._counters.add(Count.ENCODE_FAILURES, encoder=one.slot.encoder)
@@ -191,3 +121,72 @@ class Replies:
             self._observer.on_settled(settled)
         except Exception:
             _log.exception("the observer raised on %d outcomes", len(settled))
+
+
+def settle_rows(rows: Rows, device: Device) -> list[Settled]:
+    """Copy the packed rows to the host at once, and cut them by the plans' tokens.
+
+    If the host has no memory for all of them, they are copied in halves, down to single items, which fail.
+    """
+    return _RowCopy(rows, device).settle(rows.items, rows.packed)
+
+
+class _RowCopy:
+    """The copy of one batch's rows to host memory."""
+
+    def __init__(self, rows: Rows, device: Device) -> None:
+        self._rows = rows
+        self._device = device
+        self._shared: Mapping[str, float] | None = None
+
+    def settle(self, items: Sequence[RanItem], packed: Tensor) -> list[Settled]:
+        host = self._download(packed, self._rows.done)
+        if host is not None:
+            return self._cut(items, host)
+        if len(items) == 1:
+            return [Settled(items[0].planned.slot, Failed(EncodeFailed("out of memory")))]
+        _log.warning("no host memory for the rows of %d items at once", len(items))
+        first, second = items[: len(items) // 2], items[len(items) // 2 :]
+        border = sum(item.planned.plan.tokens for item in first)
+        return [*self.settle(first, packed[:border]), *self.settle(second, packed[border:])]
+
+    def _download(self, packed: Tensor, ready: Stamp) -> Tensor | None:
+        """The rows in host memory, or ``None`` if there is no room for them."""
+        try:
+            return self._device.download(packed, ready)
+        except Exception as error:
+            if is_out_of_memory(error):
+                return None
+            raise
+
+    def _cut(self, items: Sequence[RanItem], host: Tensor) -> list[Settled]:
+        settled: list[Settled] = []
+        start = 0
+        for item in items:
+            plan = item.planned.plan
+            own = host[start : start + plan.tokens]
+            start += plan.tokens
+            outcome = Encoded(
+                plan=plan,
+                rows=raw_bytes(own),
+                hidden=int(host.shape[1]),
+                batch_size=len(self._rows.items),
+                timings={STAGE: item.seconds, **self._seconds()},
+            )
+            settled.append(Settled(item.planned.slot, outcome))
+        return settled
+
+    def _seconds(self) -> Mapping[str, float]:
+        """Seconds of preprocess and forward, which a batch's items share. Only once the batch is done."""
+        if self._shared is None:
+            rows = self._rows
+            self._shared = {
+                PREPROCESS: rows.begun.seconds_until(rows.preprocessed),
+                FORWARD: rows.preprocessed.seconds_until(rows.done),
+            }
+        return self._shared
+
+
+def raw_bytes(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous host tensor, without a copy; as uint8, since numpy has no bfloat16."""
+    return tensor.view(torch.uint8).numpy().data.cast("B")

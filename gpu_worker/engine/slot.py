@@ -1,4 +1,4 @@
-"""What the engine is given and what it gives back: slots and outcomes. Frozen; no tensor, no torch."""
+"""What the engine takes and gives back: slots, pieces of items, outcomes. Frozen; no tensors, no torch."""
 
 from __future__ import annotations
 
@@ -16,50 +16,12 @@ if TYPE_CHECKING:
     from gpu_worker.encoders.base import ItemPlan
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Segments of one item in their order. ``runs`` of the raw's first axis, joined, are their raw media."""
-
-    plan: ItemPlan
-    runs: tuple[slice, ...]
-
-
-def piece_of(plan: ItemPlan, wanted: Sequence[int]) -> Piece:
-    """The piece of these segments, in rising order; its facts of sizes are its own, all others stay.
-
-    Raises:
-        ValueError: the item cannot be cut at its segments.
-    """
-    if plan.raw_step is None:
-        raise ValueError("the item cannot be cut")
-    segments, grid = tuple(plan.segments[index] for index in wanted), plan.facts.grid_thw
-    tokens = plan.tokens_of_segments()
-    own = replace(
-        plan,
-        tokens=sum(tokens[index] for index in wanted),
-        cost=sum(segments),
-        segments=segments,
-        segment_tokens=tuple(tokens[index] for index in wanted) if plan.segment_tokens else (),
-        facts=replace(plan.facts, grid_thw=grid and (len(segments), *grid[1:])),
-    )
-    return Piece(own, tuple(_runs(wanted, plan.raw_step)))
-
-
-def _runs(wanted: Sequence[int], step: int) -> Iterator[slice]:
-    """Neighbours together, so that what lies side by side is copied at once."""
-    start = 0
-    for at, index in enumerate(wanted):
-        if at + 1 == len(wanted) or wanted[at + 1] != index + 1:
-            yield slice(wanted[start] * step, (index + 1) * step)
-            start = at + 1
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slot:
     """One item in the GPU worker. ``id`` is unique among the slots that the engine holds.
 
     ``path`` is the absolute path of the raw blob. ``deadline`` and ``enqueued`` are Unix times in seconds.
-    ``piece``: what of the item is to be encoded, where that is not all; its outcome then holds that alone.
+    With a ``piece`` only that part of the item is encoded, and the outcome holds only its rows.
     """
 
     id: str
@@ -75,7 +37,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A slot with the plan of its encoder."""
+    """A slot with its encoder's plan."""
 
     slot: Slot
     plan: ItemPlan
@@ -86,7 +48,7 @@ class Encoded:
     """An item that was encoded.
 
     ``rows`` are the bytes of a contiguous [tokens, ``hidden``] tensor of the encoder's dtype, in host
-    memory; the view keeps the batch's buffer alive. ``batch_size`` counts the items of the same forward;
+    memory; the view keeps the batch's buffer alive. ``batch_size`` is the number of items in the forward.
     ``timings`` are seconds by stage name.
     """
 
@@ -99,7 +61,7 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An item that cannot be encoded; its batch mates are not touched by it."""
+    """An item that cannot be encoded. The other items of its batch are not affected."""
 
     error: EpdError
 
@@ -108,7 +70,7 @@ class DropReason(StrEnum):
     """Why a slot left the engine without a forward."""
 
     EXPIRED = "expired"  #: its deadline passed while it was queued
-    CANCELLED = "cancelled"  #: it was taken back, or nobody wants it any more
+    CANCELLED = "cancelled"  #: it was cancelled, or is no longer wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,20 +92,58 @@ class Settled:
 
 
 class Observer(Protocol):
-    """Called from the engine's own threads; must be quick or bounded in time. What it raises is logged."""
+    """Called from the engine's threads. Calls must be bounded in time; what they raise is logged."""
 
     def still_wanted(self, slots: Sequence[Slot]) -> set[str]:
-        """Asked when a batch is formed: the ids of those to run. The others are dropped as cancelled."""
+        """The ids of those slots of a new batch that should run. The others are dropped as cancelled."""
         ...
 
     def on_begun(self, slots: Sequence[Slot]) -> None:
-        """These slots form a batch that is about to run. Comes before their outcome."""
+        """These slots form a batch that is about to run. Called before their outcome."""
         ...
 
     def on_settled(self, settled: Sequence[Settled]) -> None:
-        """Outcomes, each slot once. While this runs, the next batches do."""
+        """Outcomes, once for each slot. The next batches run in the meantime."""
         ...
 
     def on_device_lost(self, error: BaseException) -> None:
-        """The device is unusable in this process; no further outcome comes."""
+        """The device is unusable in this process. No further outcomes follow."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some segments of one item, in order. Their raw media are ``runs`` of the raw's first axis, joined."""
+
+    plan: ItemPlan
+    runs: tuple[slice, ...]
+
+
+def piece_of(plan: ItemPlan, wanted: Sequence[int]) -> Piece:
+    """The piece of these segments, whose indices rise. Its sizes are its own, all other facts the item's.
+
+    Raises:
+        ValueError: the item cannot be cut at its segments.
+    """
+    if plan.raw_step is None:
+        raise ValueError("the item cannot be cut")
+    segments, grid = tuple(plan.segments[index] for index in wanted), plan.facts.grid_thw
+    tokens = plan.tokens_of_segments()
+    own = replace(
+        plan,
+        tokens=sum(tokens[index] for index in wanted),
+        cost=sum(segments),
+        segments=segments,
+        segment_tokens=tuple(tokens[index] for index in wanted) if plan.segment_tokens else (),
+        facts=replace(plan.facts, grid_thw=grid and (len(segments), *grid[1:])),
+    )
+    return Piece(own, tuple(_runs(wanted, plan.raw_step)))
+
+
+def _runs(wanted: Sequence[int], step: int) -> Iterator[slice]:
+    """One slice for each run of neighbouring segments, so that adjacent media are copied together."""
+    start = 0
+    for at, index in enumerate(wanted):
+        if at + 1 == len(wanted) or wanted[at + 1] != index + 1:
+            yield slice(wanted[start] * step, (index + 1) * step)
+            start = at + 1

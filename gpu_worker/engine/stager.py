@@ -1,4 +1,4 @@
-"""The staging thread's work: a batch from the queue to the device, while the one before it runs."""
+"""The staging thread: brings the next batch from the queue to the device while the one before it runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gpu_worker.engine.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 
-#: Told of an error that no item caused, and of the slots that were under way.
+#: Takes an error that no item caused, and the slots that were being staged.
 ReportError = Callable[[Exception, Sequence[Slot]], None]
 
 
 class Stager:
-    """Takes batches, drops what nobody wants any more, stages the rest. For one thread."""
+    """Takes batches, drops slots that are no longer wanted, and stages the rest. For one thread."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class Stager:
         self._report = report
 
     def run(self) -> None:
-        """Until the engine stops."""
+        """Stage batches until the engine stops."""
         while (take := self._pipeline.next_take()) is not None:
             self._drop(take.expired, DropReason.EXPIRED)
             if take.batch:
                 self._stage_all(self._begun(take.batch))
 
     def _stage_all(self, batch: Sequence[Planned]) -> None:
-        """Stage a batch; in several, one after the other, where the device has no room for all of it."""
+        """Stage a batch, in several parts if the device has no room for all of it at once."""
         rest = batch
         while rest := self._stage_some(rest):
             _log.warning("%d of %d items wait for room on the device", len(rest), len(batch))
@@ -55,7 +55,7 @@ class Stager:
                 return
 
     def _stage_some(self, batch: Sequence[Planned]) -> Sequence[Planned]:
-        """Hand on what has room, and give the rest. Holds none of it: the rest waits for its memory."""
+        """Stage what there is room for, and return the rest. Keeps no tensor: the rest needs the memory."""
         staging = self._staged(batch)
         self._replies.put(staging.failed)
         self._pipeline.put_staged(staging.items)
@@ -70,7 +70,7 @@ class Stager:
             return Staging()
 
     def _begun(self, batch: Sequence[Planned]) -> list[Planned]:
-        """What of a batch is wanted; the observer is told that it begins."""
+        """The wanted slots of a batch, after the observer has seen that they begin."""
         kept = self._wanted([one.slot for one in batch])
         wanted = [one for one in batch if one.slot.id in kept]
         self._drop([one for one in batch if one.slot.id not in kept], DropReason.CANCELLED)

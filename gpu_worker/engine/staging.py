@@ -1,4 +1,4 @@
-"""Blobs to device tensors: each item's raw media is mapped, checked, and on its way to the device."""
+"""From blobs to device tensors: the raw media of each item is mapped, checked and uploaded."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class StagedItem:
     seconds: float
 
     def without_raw(self) -> RanItem:
-        """What the way home needs of it; the media may leave the device."""
+        """The item without its media, which may then leave the device."""
         return RanItem(self.planned, self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class RanItem:
-    """A planned slot that was run, and the seconds that its staging took."""
+    """A planned slot that was run, and the seconds that staging it took."""
 
     planned: Planned
     seconds: float
@@ -44,7 +44,7 @@ class RanItem:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """The items of a batch that were staged, those that failed alone, and those that found no room yet."""
+    """The items of a batch that were staged, those that failed, and those that there is no room for yet."""
 
     items: tuple[StagedItem, ...] = ()
     failed: tuple[Settled, ...] = ()
@@ -52,12 +52,13 @@ class Staging:
 
 
 def stage(batch: Sequence[Planned], device: Device, *, alone: bool) -> Staging:
-    """Stage every item of a batch; one whose blob is gone or wrong fails alone.
+    """Stage every item of a batch; an item whose blob is missing or wrong fails alone.
 
-    Where the device has no more room, the items from there on are left: the batches before give theirs
-    back. ``alone``: there are none, so an item that finds no room by itself fails.
+    If the device has no more room, the remaining items are left as ``rest`` until earlier batches have freed
+    their memory. ``alone`` means that there are no earlier batches, so an item without room fails.
 
-    Raises whatever says that the device itself is lost.
+    Raises:
+        Exception: the device is lost (``is_device_lost``).
     """
     items: list[StagedItem] = []
     failed: list[Settled] = []
@@ -79,15 +80,14 @@ def stage(batch: Sequence[Planned], device: Device, *, alone: bool) -> Staging:
 
 
 def map_blob(slot: Slot) -> Tensor:
-    """The slot's blob as a host tensor: uint8 [H, W, 3] or [F, H, W, 3], float32 [samples].
+    """The slot's blob as a host tensor: uint8 [H, W, 3] or [F, H, W, 3], or float32 [samples].
 
-    Nothing is copied, unless the slot is a piece whose segments do not lie side by side.
-
-    The mapping is private, and lives as long as the tensor, also after the file is removed.
+    Nothing is copied, unless the slot is a piece whose segments are not adjacent. The mapping is private, and
+    lives as long as the tensor, even if the file is removed.
 
     Raises:
-        BlobMissing: the file is gone, or is not of the size that its shape says.
-        MemoryError: the machine has no room for the mapping.
+        BlobMissing: the file is gone, or has another size than its shape needs.
+        MemoryError: the machine has no memory for the mapping.
     """
     shape, dtype = tensor_form(slot.raw)
     try:

@@ -1,4 +1,7 @@
-"""A device whose copies run beside its compute: blob, pinned ring, device; and rows back to pinned memory."""
+"""A device whose copies run in parallel with its compute.
+
+An upload goes from the blob through a ring of pinned memory to the device. Rows go back to pinned memory.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,89 @@ from gpu_worker.engine.device import DeviceHung, Mark, Stamp, Streams, is_out_of
 
 _log = logging.getLogger(__name__)
 
-#: Places begin at multiples of this, the grain of DMA transfers.
+#: Offsets in the ring are multiples of this, the granularity of DMA transfers.
 _ALIGNMENT = 256
-#: An item larger than this part of the ring goes in pieces: one is written while the one before is copied.
+#: A larger item than one n-th of the ring goes in pieces: one is written while the one before is copied.
 _PIECES = 4
-#: Seconds for one copy of a piece, which takes milliseconds.
+#: Seconds that the copy of a piece may take; milliseconds are normal.
 _PATIENCE = 60.0
-_NAP = 50e-6
-#: Less than this is not worth a ring.
+_POLL = 50e-6
+#: Bytes below which a ring is not worth having.
 _LEAST = 1 << 20
 
-#: Starts the copy of a place (uint8) that holds the source's bytes from this offset on.
+
+class StreamDevice:
+    """``Device`` over streams. Only ``download`` waits, on the completion thread."""
+
+    def __init__(self, streams: Streams, staging_bytes: int) -> None:
+        self._streams = streams
+        self._ring = open_ring(streams.pinned, staging_bytes)
+        #: The last copy of each upload that compute does not wait for yet, by the id of its tensor.
+        self._copies: dict[int, Mark] = {}
+
+    @property
+    def kind(self) -> str:
+        """The kind of the streams."""
+        return self._streams.kind
+
+    def upload(self, host: Tensor) -> Tensor:
+        """Start the copy of a host tensor through the ring. Returns before it is done.
+
+        Raises an error for which ``is_out_of_memory`` is true if the device has no room.
+        """
+        target = self._streams.target(host.shape, host.dtype)
+        source, sink = _bytes_of(host), _bytes_of(target)
+        if self._ring is None:
+            mark: Mark | None = self._streams.copy_in(sink, source)
+        else:
+            mark = self._ring.send(
+                source, lambda part, at: self._streams.copy_in(sink[at : at + part.numel()], part)
+            )
+        if mark is not None:
+            self._copies[id(target)] = mark
+        return target
+
+    def await_uploads(self, uploaded: Sequence[Tensor]) -> None:
+        """Let compute wait for the copies of these uploads, and for no others."""
+        marks = [self._copies.pop(id(one)) for one in uploaded if id(one) in self._copies]
+        self._streams.compute_after(marks, uploaded)
+
+    def stamp(self) -> Stamp:
+        """A mark in the compute stream."""
+        return self._streams.mark()
+
+    def download(self, rows: Tensor, ready: Stamp) -> Tensor:
+        """Copy rows out once they are computed. Only the calling thread waits."""
+        host = self._host_memory(rows.nbytes).view(rows.dtype).view(rows.shape)
+        assert isinstance(ready, Mark)
+        self._streams.copy_out(rows, host, ready).wait()
+        return host
+
+    def free_cache(self) -> None:
+        """Give back the memory that the streams have cached."""
+        self._streams.free_cache()
+
+    def staging_bytes(self) -> int:
+        """Pinned host memory: the ring, and rows that are being copied out."""
+        return self._streams.pinned_bytes()
+
+    def _host_memory(self, nbytes: int) -> Tensor:
+        """Pinned memory, or plain memory if there is no more; copies to plain memory are slower."""
+        try:
+            return self._streams.pinned(nbytes)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            _log.warning("no %d bytes of pinned memory for rows: %s", nbytes, error)
+        return torch.empty(nbytes, dtype=torch.uint8)
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    """The same memory as uint8 [bytes]."""
+    return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+#: Starts the copy of a part of the ring (uint8), which holds the source's bytes from this offset on.
 StartCopy = Callable[[Tensor, int], Mark]
 
 
@@ -39,7 +114,7 @@ class _Span:
 
 
 class PinnedRing:
-    """Bytes handed to copies in order. For one thread, and for copies of one stream."""
+    """Pinned memory that uploads pass through, in order. For one thread, and the copies of one stream."""
 
     def __init__(self, memory: Tensor, patience: float = _PATIENCE) -> None:
         """``memory`` is uint8 [bytes], page-locked."""
@@ -55,29 +130,29 @@ class PinnedRing:
         return self._memory.numel()
 
     def send(self, source: Tensor, start_copy: StartCopy) -> Mark | None:
-        """Bring uint8 [bytes] into the ring and start their copies; gives the last one's mark.
+        """Write uint8 [bytes] to the ring and start their copies. Returns the mark of the last one.
 
         Raises:
-            DeviceHung: a copy before did not end in time.
+            DeviceHung: an earlier copy did not end in time.
         """
         mark: Mark | None = None
         for offset in range(0, source.numel(), self._piece):
             piece = source[offset : offset + self._piece]
             begin = self._room(piece.numel())
             end = begin + piece.numel()
-            place = self._memory[begin:end]
-            place.copy_(piece)
-            mark = start_copy(place, offset)
+            part = self._memory[begin:end]
+            part.copy_(piece)
+            mark = start_copy(part, offset)
             self._in_flight.append(_Span(begin, end, mark))
             self._head = -(-end // _ALIGNMENT) * _ALIGNMENT
         return mark
 
     def _room(self, nbytes: int) -> int:
-        """Where so many bytes may be written, after waiting for the copies that still read there."""
+        """An offset where so many bytes may be written. Waits for the copies that still read there."""
         begin = self._head if self._head + nbytes <= self.nbytes else 0
         while self._in_flight and self._in_flight[0].mark.reached():
             self._in_flight.popleft()
-        # The oldest first: copies of one stream end in order.
+        # Oldest first: the copies of a stream end in order.
         while any(span.begin < begin + nbytes and begin < span.end for span in self._in_flight):
             self._await(self._in_flight.popleft().mark)
         return begin
@@ -87,11 +162,11 @@ class PinnedRing:
         while not mark.reached():
             if time.monotonic() > end:
                 raise DeviceHung(f"an upload has not ended after {self._patience:.0f} s")
-            time.sleep(_NAP)
+            time.sleep(_POLL)
 
 
 def open_ring(pinned: Callable[[int], Tensor], wanted: int) -> PinnedRing | None:
-    """A ring of ``wanted`` bytes, or of what the machine lets us pin; None where that is next to nothing."""
+    """A ring of ``wanted`` bytes, or as much as can be pinned. ``None`` if that is next to nothing."""
     size = wanted
     while size >= _LEAST:
         try:
@@ -101,76 +176,5 @@ def open_ring(pinned: Callable[[int], Tensor], wanted: int) -> PinnedRing | None
                 raise
             _log.warning("%d bytes of pinned memory were refused: %s", size, error)
         size //= 2
-    _log.warning("uploads go without pinned memory, and so hold the staging thread up")
+    _log.warning("uploads go without pinned memory, and so block the staging thread")
     return None
-
-
-class StreamDevice:
-    """``Device`` over streams. Only ``download`` waits, on the thread that brings rows home."""
-
-    def __init__(self, streams: Streams, staging_bytes: int) -> None:
-        self._streams = streams
-        self._ring = open_ring(streams.pinned, staging_bytes)
-        #: The last copy of each upload that no compute has been ordered behind yet.
-        self._copies: dict[int, Mark] = {}
-
-    @property
-    def kind(self) -> str:
-        """That of the streams."""
-        return self._streams.kind
-
-    def upload(self, host: Tensor) -> Tensor:
-        """Start the copy of a host tensor through the ring; returns before it is done.
-
-        Raises what ``is_out_of_memory`` knows where the device has no room for it.
-        """
-        target = self._streams.target(host.shape, host.dtype)
-        source, sink = _bytes_of(host), _bytes_of(target)
-        if self._ring is None:
-            mark: Mark | None = self._streams.copy_in(sink, source)
-        else:
-            mark = self._ring.send(
-                source, lambda place, at: self._streams.copy_in(sink[at : at + place.numel()], place)
-            )
-        if mark is not None:
-            self._copies[id(target)] = mark
-        return target
-
-    def await_uploads(self, uploaded: Sequence[Tensor]) -> None:
-        """Order compute behind the copies of these uploads, and behind no others'."""
-        marks = [self._copies.pop(id(one)) for one in uploaded if id(one) in self._copies]
-        self._streams.compute_after(marks, uploaded)
-
-    def stamp(self) -> Stamp:
-        """A mark in the compute stream."""
-        return self._streams.mark()
-
-    def download(self, rows: Tensor, ready: Stamp) -> Tensor:
-        """Copy rows out once they are computed; the calling thread alone waits."""
-        host = self._host_memory(rows.nbytes).view(rows.dtype).view(rows.shape)
-        assert isinstance(ready, Mark)
-        self._streams.copy_out(rows, host, ready).wait()
-        return host
-
-    def free_cache(self) -> None:
-        """As the streams do."""
-        self._streams.free_cache()
-
-    def staging_bytes(self) -> int:
-        """Pinned host memory: the ring, and rows on their way out."""
-        return self._streams.pinned_bytes()
-
-    def _host_memory(self, nbytes: int) -> Tensor:
-        """Pinned memory; plain memory where there is no more, into which the driver copies more slowly."""
-        try:
-            return self._streams.pinned(nbytes)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            _log.warning("no %d bytes of pinned memory for rows: %s", nbytes, error)
-        return torch.empty(nbytes, dtype=torch.uint8)
-
-
-def _bytes_of(tensor: Tensor) -> Tensor:
-    """The same memory as uint8 [bytes]."""
-    return tensor.contiguous().view(-1).view(torch.uint8)

@@ -1,7 +1,7 @@
-"""Noticing device work that never ends: who runs what for how long, looked at from a thread of its own.
+"""Detects device work that never ends, from a thread of its own.
 
-The time that counts is the watching thread's own turns, so a process that was frozen (SIGSTOP, a laptop's
-lid) is not taken for one that hangs.
+Only time in which the watching thread itself runs counts, so a process that was frozen (SIGSTOP, a suspended
+machine) does not look like one that hangs.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class _Work:
 
 
 class Watchdog:
-    """Calls ``on_hung`` once, from its own thread, when some work takes longer than ``limit`` seconds."""
+    """Calls ``on_hung`` once, from its own thread, if work takes longer than ``limit`` seconds."""
 
     def __init__(self, limit: float, on_hung: Callable[[str], None]) -> None:
-        """``on_hung`` is told what hung, as one sentence."""
+        """``on_hung`` takes one sentence that says what hung."""
         self._limit = limit
         self._on_hung = on_hung
         self._period = min(_LONGEST_PERIOD, limit / _TURNS_PER_LIMIT)
@@ -38,18 +38,18 @@ class Watchdog:
         self._thread = threading.Thread(target=self._run, name="engine-watchdog", daemon=True)
 
     def start(self) -> None:
-        """Look from now on."""
+        """Start to watch."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more. It may be called again, or without ``start``."""
+        """Stop watching. May be called twice, or without ``start``."""
         self._stopped.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_LONGEST_PERIOD)
 
     @contextmanager
     def watch(self, what: str) -> Iterator[None]:
-        """The calling thread is busy with this until the block ends. Not to be nested."""
+        """Count the time of the calling thread until the block ends. Must not be nested."""
         thread = threading.get_ident()
         self._running[thread] = _Work(what)
         try:
@@ -69,7 +69,7 @@ class Watchdog:
                 return
 
     def _hung_after(self, elapsed: float) -> str | None:
-        """What hangs, so many seconds after the last look; much longer ones are not held against it."""
+        """What hangs, so many seconds after the last check. Much longer gaps are cut to two periods."""
         elapsed = min(elapsed, 2 * self._period)
         for work in list(self._running.values()):
             work.seconds += elapsed

@@ -1,4 +1,8 @@
-"""Where a picture lands in a fixed rectangle: cropped from its middle, or stretched to it."""
+"""The size that an image is resized to: a fixed one by crop or stretch, or one that follows its own size.
+
+The fixed sizes are those of CLIP, SigLIP and DINOv2. ``smart_size`` and ``smart_frame_size`` are the rules of
+the Qwen-VL families: ``smart_resize`` in transformers' Qwen2-VL image and Qwen3-VL video processors.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,12 @@ from epd.contracts.errors import MediaTooLarge, SettingsError
 from gpu_worker.preprocess.resample import Filter
 from gpu_worker.preprocess.resize import Window
 
+#: Longer side over shorter side; above it ``smart_size`` refuses an image, as the reference does.
+MAX_ASPECT_RATIO = 200
+
 
 class FitRule(Protocol):
-    """Brings pictures of any size to one."""
+    """Brings images of any size to one."""
 
     @property
     def filter_(self) -> Filter:
@@ -22,17 +29,17 @@ class FitRule(Protocol):
 
     @property
     def fitted(self) -> tuple[int, int]:
-        """(height, width) that every picture has in the end."""
+        """(height, width) of every image after resizing and cropping."""
         ...
 
     def placed(self, height: int, width: int) -> tuple[tuple[int, int], Window]:
-        """Size of the whole resized picture, and the part of it that is kept."""
+        """(height, width) of the whole resized image, and the part of it that is kept."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StretchRule:
-    """Resize to ``size`` (height, width) whatever the aspect ratio; nothing is cut off."""
+    """Resize to ``size`` (height, width), whatever the aspect ratio. Nothing is cut off."""
 
     size: tuple[int, int]
     filter_: Filter = Filter.BICUBIC
@@ -43,7 +50,7 @@ class StretchRule:
         return self.size
 
     def placed(self, height: int, width: int) -> tuple[tuple[int, int], Window]:
-        """The size, and all of it."""
+        """The size, and the whole of it."""
         return self.size, Window(top=0, left=0, height=self.size[0], width=self.size[1])
 
 
@@ -61,10 +68,10 @@ class CropRule:
         return self.crop
 
     def placed(self, height: int, width: int) -> tuple[tuple[int, int], Window]:
-        """Size of the whole resized picture, and the part of it that is kept.
+        """(height, width) of the whole resized image, and the part of it that is kept.
 
-        The longer side is rounded down and the margin halved downwards, as transformers' image processors
-        do (``get_resize_output_image_size``, ``center_crop``).
+        The longer side and half of the margin are rounded down, as in transformers' image processors
+        (``get_resize_output_image_size``, ``center_crop``).
         """
         short, long = min(height, width), max(height, width)
         stretched = int(self.shortest_edge * long / short)
@@ -74,7 +81,7 @@ class CropRule:
 
 
 def crop_rule(processor: Mapping[str, Any], default: CropRule) -> CropRule:
-    """The rule of a preprocessor file of the BiT/CLIP kind. Raises ``SettingsError`` for other kinds."""
+    """The rule of a preprocessor file like that of BiT or CLIP. Raises ``SettingsError`` for other kinds."""
     if not processor:
         return default
     if not (processor.get("do_resize", True) and processor.get("do_center_crop", True)):
@@ -87,7 +94,7 @@ def crop_rule(processor: Mapping[str, Any], default: CropRule) -> CropRule:
 
 
 def stretch_rule(processor: Mapping[str, Any], default: StretchRule) -> StretchRule:
-    """The rule of a preprocessor file of the SigLIP kind. Raises ``SettingsError`` for other kinds."""
+    """The rule of a preprocessor file like that of SigLIP. Raises ``SettingsError`` for other kinds."""
     if not processor:
         return default
     if processor.get("do_center_crop") or not processor.get("do_resize", True):
@@ -121,26 +128,29 @@ def _height_width(key: str, value: object) -> tuple[int, int]:
     raise SettingsError(f"preprocessor_config.json: {key} {value!r} is not a height and a width")
 
 
-MAX_ASPECT_RATIO = 200
-
-
 def smart_size(height: int, width: int, *, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
-    """(height, width) after resizing. Raises ``MediaTooLarge`` above an aspect ratio of 200."""
+    """(height, width) of an image after resizing, in multiples of ``factor``; the bounds are height * width.
+
+    Raises:
+        MediaTooLarge: the aspect ratio is above 200.
+    """
     return _bounded(height, width, frames=1, steps=1, factor=factor, least=min_pixels, most=max_pixels)
 
 
 def smart_frame_size(
     height: int, width: int, *, frames: int, temporal: int, factor: int, min_pixels: int, max_pixels: int
 ) -> tuple[int, int]:
-    """(height, width) of each frame after resizing; the bounds are of all frames together.
+    """(height, width) of each frame after resizing; the bounds are for the pixels of all frames together.
 
-    A frame that is smaller than one factor is first thought of as enlarged to it, aspect ratio kept.
-    Raises ``MediaTooLarge`` above an aspect ratio of 200.
+    A frame smaller than ``factor`` is treated as if it had been enlarged to it, with its aspect ratio.
+
+    Raises:
+        MediaTooLarge: the aspect ratio is above 200.
     """
     if height < factor or width < factor:
         scale = max(factor / height, factor / width)
         height, width = int(height * scale), int(width * scale)
-    # Python rounds halves to even, and so does the reference: 5 frames count as 4, 7 as 8.
+    # Python rounds halves to even, as the reference does: 5 frames count as 4, 7 as 8.
     steps = round(frames / temporal) * temporal
     return _bounded(
         height, width, frames=frames, steps=steps, factor=factor, least=min_pixels, most=max_pixels
@@ -150,7 +160,7 @@ def smart_frame_size(
 def _bounded(
     height: int, width: int, *, frames: int, steps: int, factor: int, least: int, most: int
 ) -> tuple[int, int]:
-    """Round to factors, then shrink or grow; ``steps`` frames are measured, ``frames`` are scaled by."""
+    """Round to multiples, then shrink or grow. ``steps`` frames are measured, ``frames`` set the scale."""
     ratio = max(height, width) / min(height, width)
     if ratio > MAX_ASPECT_RATIO:
         raise MediaTooLarge(f"aspect ratio {ratio:.1f} of {width} x {height} is above {MAX_ASPECT_RATIO}")

@@ -1,9 +1,9 @@
 """Filter weights of an antialiased resize along one axis, as Pillow computes them.
 
-Rule: Pillow, ``src/libImaging/Resample.c`` (``precompute_coeffs``, ``normalize_coeffs_8bpc``). A filter of
-support s is stretched by the reduction factor; its weights are normalised to 1 and rounded to integers of
-22 fractional bits. Whole numbers of that size are exact in float64, so that a matrix product gives the
-very sums that Pillow's integer loop gives, in any order and on any device.
+Source: Pillow, ``src/libImaging/Resample.c`` (``precompute_coeffs``, ``normalize_coeffs_8bpc``). The support
+of the filter is multiplied by the reduction factor; its weights are normalised to 1 and rounded to integers
+with 22 fractional bits. Integers of that size are exact in float64, so a matrix product gives exactly the
+sums of Pillow's integer loop, in any order and on any device.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torch import Tensor
 from gpu_worker.preprocess.tensors import send
 
 FRACTION_BITS = 22  #: of 32: 8 for the pixel and 2 for sums that overshoot
-_BLOCK = 8  #: outputs that share one window of inputs: few wasted products, still a real matrix product
+_BLOCK = 8  #: outputs that share a window of inputs: few wasted products, still a real matrix product
 
 
 class Filter(IntEnum):
-    """Resampling filters by Pillow's own numbers, as preprocessor files spell them."""
+    """Resampling filters by Pillow's numbers, which preprocessor files use."""
 
     BILINEAR = 2
     BICUBIC = 3
@@ -36,9 +36,9 @@ _SUPPORT = {Filter.BILINEAR: 1.0, Filter.BICUBIC: 2.0}
 class AxisWeights:
     """Banded weights of one axis, cut into blocks of outputs.
 
-    ``taps`` int64 [blocks * window] says which inputs each block reads. ``matrix`` float64
-    [blocks, block, window] holds whole numbers, zero where an output does not see an
-    input. ``outputs`` is how many outputs are real.
+    ``taps`` int64 [blocks * window] are the inputs that each block reads. ``matrix`` float64
+    [blocks, block, window] holds integers, zero where an output does not depend on an input. ``outputs`` is
+    the number of real outputs; the last block may have more.
     """
 
     taps: Tensor
@@ -51,7 +51,7 @@ def _triangle(x: Tensor) -> Tensor:
 
 
 def _cubic(x: Tensor) -> Tensor:
-    """Keys' cubic with a = -0.5, Pillow's choice."""
+    """Keys' cubic with a = -0.5, as in Pillow."""
     a = -0.5
     x = x.abs()
     near = ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
@@ -77,7 +77,7 @@ def _dense_rows(size: int, start: int, stop: int, filter_: Filter, scale: float)
 
 
 def _block_bands(size: int, first: Tensor, weights: Tensor) -> AxisWeights:
-    """Put the rows of ``weights`` into blocks that share a window of inputs."""
+    """Group the rows of ``weights`` into blocks that share a window of inputs."""
     outputs, taps = weights.shape
     blocks = -(-outputs // _BLOCK)
     padding = blocks * _BLOCK - outputs
@@ -93,7 +93,7 @@ def _block_bands(size: int, first: Tensor, weights: Tensor) -> AxisWeights:
 
 @lru_cache(maxsize=64)  # about 0.3 MB each; a miss costs 1 ms
 def host_weights(size: int, resized: int, start: int, stop: int, filter_: Filter) -> AxisWeights:
-    """As ``axis_weights``, in host memory."""
+    """The same as ``axis_weights``, in host memory."""
     first, weights = _dense_rows(size, start, stop, filter_, size / resized)
     return _block_bands(size, first, weights)
 
@@ -102,6 +102,6 @@ def host_weights(size: int, resized: int, start: int, stop: int, filter_: Filter
 def axis_weights(
     size: int, resized: int, start: int, stop: int, filter_: Filter, device: torch.device
 ) -> AxisWeights:
-    """Weights that take an axis of ``size`` inputs to outputs ``start`` to ``stop`` of ``resized``."""
+    """Weights from an axis of ``size`` inputs to outputs ``start`` to ``stop`` of ``resized`` ones."""
     banded = host_weights(size, resized, start, stop, filter_)
     return AxisWeights(send(banded.taps, device), send(banded.matrix, device), banded.outputs)

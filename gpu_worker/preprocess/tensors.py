@@ -1,4 +1,4 @@
-"""From 8-bit levels to the zero-centred values that a vision tower was trained on."""
+"""The last steps before a vision tower: upload, colour scale, frame padding and patches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def send(host: Tensor, device: torch.device) -> Tensor:
-    """The tensor on the device; work that is launched later on the same stream finds it there."""
+    """Upload a host tensor. Work that is launched later on the same stream can use it."""
     if device.type == "cpu":
         return host
     return host.pin_memory().to(device, non_blocking=True)
@@ -18,7 +18,7 @@ def send(host: Tensor, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ColourScale:
-    """``(level * rescale - mean) / std`` for each of red, green and blue."""
+    """``(level * rescale - mean) / std`` for red, green and blue."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -46,9 +46,9 @@ def normalise(images: Tensor, scale: ColourScale) -> Tensor:
 
 
 def pad_frames(frames: Tensor, multiple: int) -> Tensor:
-    """Repeat the last frame of [F, ...] until F divides by ``multiple``.
+    """Repeat the last frame of [F, ...] until F is a multiple of ``multiple``.
 
-    Source: the published Qwen2-VL processors, which do so for images (one frame) and odd videos alike.
+    Source: the published Qwen2-VL processors, which do so for images (one frame) and for odd videos.
     """
     missing = -frames.shape[0] % multiple
     return torch.cat([frames, frames[-1:].expand(missing, *frames.shape[1:])]) if missing else frames
@@ -57,9 +57,9 @@ def pad_frames(frames: Tensor, multiple: int) -> Tensor:
 def patchify(frames: Tensor, *, patch: int, merge: int, temporal: int) -> Tensor:
     """[F, 3, H, W] to [F/temporal * H/patch * W/patch, 3 * temporal * patch * patch].
 
-    F divides by ``temporal``, H and W by ``patch * merge``. Rows run over time, then over merge cells in
-    reading order, then over the patches of a cell in reading order, so that the rows that the merger joins
-    lie side by side. Values of a row run over colour, time, y, x.
+    F is a multiple of ``temporal``, H and W of ``patch * merge``. Rows run over time, then over merge cells
+    in reading order, then over the patches of a cell in reading order, so the rows that the merger joins are
+    adjacent. The values of a row run over colour, time, y, x. Source: transformers' Qwen2-VL processors.
     """
     steps, rows, columns = (
         frames.shape[0] // temporal,

@@ -117,7 +117,7 @@ def test_removed_slots_do_not_come_out_and_an_id_is_taken_once() -> None:
     batcher = filled([one, two], Budget(max_items=4, max_cost=10))
     assert batcher.remove(one.slot.id) is one
     assert batcher.remove(one.slot.id) is None
-    with pytest.raises(ValueError, match="queued already"):
+    with pytest.raises(ValueError, match="already queued"):
         batcher.add(two)
     assert batcher.drain() == [two]
     assert len(batcher) == 0
@@ -167,7 +167,7 @@ def test_a_batch_that_is_filled_up_stays_of_one_lane_and_within_its_budget(
     if not batch:
         return
     could = batcher.can_fill(batch)
-    more = batcher.take_beside(batch, NOW)
+    more = batcher.take_more(batch, NOW)
     assert not more.batch or could
     whole = [*batch, *more.batch]
     assert len({(one.slot.encoder, one.plan.bucket) for one in whole}) == 1
@@ -187,5 +187,5 @@ def test_interactive_slots_fill_a_batch_up_first() -> None:
     urgent, other = make_planned(3), make_planned(1, bucket="other")
     for one in (bulk, urgent, other):
         batcher.add(one)
-    assert batcher.take_beside(batch, NOW).batch == (urgent,)
+    assert batcher.take_more(batch, NOW).batch == (urgent,)
     assert len(batcher) == 2

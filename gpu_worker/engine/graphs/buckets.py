@@ -1,8 +1,8 @@
-"""Buckets: the shapes that are captured. Pure: sizes only, no tensor.
+"""Buckets, the shapes that are captured, and the static buffers that batches are copied to.
 
-A bucket holds every value that a capture bakes in: its units, how many segments its offsets have room for,
-and the longest segment. Batches are padded up to a bucket; padding is cut into segments of its own, so that
-no real row attends to it.
+A bucket holds every value that a capture fixes: its units, how many segments its offsets have room for, and
+the longest segment. Batches are padded up to a bucket. Padding has segments of its own, so that no real row
+attends to it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor
 
 from gpu_worker.encoders.base import GraphForm, Inputs
 
-#: Segments that a bucket has room for besides those of the typical length: padding, and a few small items.
+#: Extra segments of a bucket, besides those of the typical length: for padding, and a few small items.
 _SPARE_SEGMENTS = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SegmentRoom:
-    """Room for ``count`` segments of at most ``longest`` units each, under the name of their offsets."""
+    """Room for ``count`` segments of at most ``longest`` units each. ``name`` is that of their offsets."""
 
     name: str
     count: int
@@ -30,7 +30,7 @@ class SegmentRoom:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One captured shape; equal buckets run the very same kernels."""
+    """One captured shape. Equal buckets run exactly the same kernels."""
 
     units: int
     segments: tuple[SegmentRoom, ...] = ()
@@ -38,7 +38,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a batch asks of a bucket: units, and the segments' lengths by the name of their offsets."""
+    """What a batch needs of a bucket: units, and segment lengths by the name of their offsets."""
 
     units: int
     segments: Mapping[str, tuple[int, ...]]
@@ -47,9 +47,8 @@ class Load:
 def ladder(smallest: int, largest: int, *, multiple: int, steps: int) -> list[int]:
     """Rising sizes from ``smallest`` to ``largest``, ``steps`` to each doubling, in multiples.
 
-    A batch that is larger than one size and smaller than the next is padded by less than 1 / ``steps`` of
-    itself, once sizes are ``steps`` multiples or more. Both ends are rounded to multiples, the upper one
-    down; nothing where that leaves no size.
+    From ``steps`` multiples on, a batch between two sizes is padded by less than 1 / ``steps`` of itself.
+    ``smallest`` is rounded up to a multiple, ``largest`` down. Empty if that leaves no size.
     """
     most = largest // multiple
     sizes, size = list[int](), max(1, -(-smallest // multiple))
@@ -63,7 +62,7 @@ def ladder(smallest: int, largest: int, *, multiple: int, steps: int) -> list[in
 
 
 def make_bucket(form: GraphForm, units: int) -> Bucket:
-    """The bucket of so many units: room for segments of the typical length, and a few more."""
+    """The bucket of so many units, with room for segments of the typical length and a few more."""
     rooms = (
         SegmentRoom(
             name=name,
@@ -76,7 +75,7 @@ def make_bucket(form: GraphForm, units: int) -> Bucket:
 
 
 def fits(load: Load, bucket: Bucket) -> bool:
-    """Whether a batch and its padding can be laid out in a bucket."""
+    """Whether a bucket has room for a batch and its padding."""
     padding = bucket.units - load.units
     if padding < 0:
         return False
@@ -90,12 +89,12 @@ def fits(load: Load, bucket: Bucket) -> bool:
 
 
 def smallest_fit(load: Load, buckets: Iterable[Bucket]) -> Bucket | None:
-    """The bucket of the fewest units that takes a batch."""
+    """The bucket with the fewest units that a batch fits into, or ``None``."""
     return min((one for one in buckets if fits(load, one)), key=lambda one: one.units, default=None)
 
 
 class StaticBuffers:
-    """Tensors for the largest bucket of an encoder. One thread, and one stream of the device, uses them."""
+    """Tensors for the largest bucket of an encoder. For one thread, and one stream of the device."""
 
     def __init__(self, form: GraphForm, sample: Inputs, largest: Bucket) -> None:
         self._form = form
@@ -110,11 +109,11 @@ class StaticBuffers:
         return sum(tensor.nbytes for tensor in self._whole.values())
 
     def view(self, bucket: Bucket) -> dict[str, Tensor]:
-        """The tensors that this bucket's forward reads; the same memory each time."""
+        """The tensors that this bucket's forward reads: views of the same memory each time."""
         return {name: tensor[: self.length(name, bucket)] for name, tensor in self._whole.items()}
 
     def fill(self, bucket: Bucket, inputs: Inputs) -> None:
-        """Copy a batch that fits in, and pad it. Nothing is read back from the device."""
+        """Copy a batch that fits to the buffers, and pad it. Nothing is read back from the device."""
         units = inputs.tensors[self._form.units].shape[0]
         rooms = {room.name: room for room in bucket.segments}
         for name, static in self.view(bucket).items():
@@ -130,7 +129,7 @@ class StaticBuffers:
                 tail.zero_()
 
     def length(self, name: str, bucket: Bucket) -> int:
-        """First axis of a tensor in a bucket."""
+        """The first axis of a tensor in a bucket."""
         counts = {room.name: room.count for room in bucket.segments}
         if name in counts:
             return counts[name] + 1
@@ -139,16 +138,16 @@ class StaticBuffers:
         return bucket.units // self._form.indices.get(name, 1)
 
     def _padding_step(self, room: SegmentRoom, free: int, padding: int) -> int:
-        """Units of each segment of padding: the typical number, or more where too few segments are free.
+        """Units of each segment of padding: the typical number, or more if too few segments are free.
 
-        Attention costs a row as much as its segment is long, so padding is not left in one piece.
+        The attention of a row costs as much as its segment is long, so padding is not one long segment.
         """
         least = -(-padding // free) if free else 1
         return min(room.longest, max(self._form.segments[room.name].typical, least))
 
 
 def load_of(form: GraphForm, inputs: Inputs) -> Load:
-    """What a batch asks of a bucket; read from shapes and the host's layout only."""
+    """What a batch needs of a bucket, from shapes and the host's layout only."""
     segments: Mapping[str, tuple[int, ...]] = {
         name: inputs.layout[rule.lengths] for name, rule in form.segments.items()
     }
@@ -156,7 +155,7 @@ def load_of(form: GraphForm, inputs: Inputs) -> Load:
 
 
 def _end_offsets(tail: Tensor, *, first: int, step: int, last: int) -> None:
-    """Ends of the segments of padding, and then of empty ones."""
+    """Write the ends of the segments of padding, then of empty ones."""
     _count_up(tail, first + step, step)
     tail.clamp_(max=last)
 

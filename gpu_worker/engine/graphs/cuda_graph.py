@@ -1,4 +1,4 @@
-"""CUDA graphs of torch behind the backend's protocol. All graphs of a process share one memory pool."""
+"""Capture and replay of forwards as CUDA graphs. All graphs of a process share one memory pool."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ from torch import Tensor
 
 from gpu_worker.encoders.base import GraphForm
 
-#: CUDA's own numbers for what is not allowed in a capture; the context stays usable.
+#: CUDA's error numbers for what a capture does not allow. The context stays usable.
 #: Source: CUDA Runtime API, cudaErrorStreamCaptureUnsupported (900) to cudaErrorStreamCaptureWrongThread.
 _CAPTURE_REFUSALS = range(900, 909)
 
-#: A forward over static buffers. It takes nothing: what it reads is where it was when it was captured.
+#: Runs before a capture, in which libraries choose kernels and allocate workspaces.
+_WARM_UPS = 2
+_TIMED_RUNS = 5
+
+
+#: A forward over static buffers. It takes no argument: each run reads the same memory.
 Call = Callable[[], Tensor]
 
 
@@ -22,14 +27,14 @@ class Capture(Protocol):
     """A captured forward."""
 
     def replay(self) -> Tensor:
-        """Run it again on what the static buffers hold now.
+        """Run it again on the present content of the static buffers.
 
         The result is memory of the pool: the next replay of any capture may write to it.
         """
         ...
 
     def release(self) -> None:
-        """Give its memory back; it must not be replayed again."""
+        """Give its memory back. It must not be replayed again."""
         ...
 
 
@@ -37,19 +42,19 @@ class GraphBackend(Protocol):
     """Captures on one device. Only the thread that owns the device calls it."""
 
     def capture(self, call: Call) -> Capture:
-        """Capture a call in the backend's one pool. Raises whatever the call or the device raises."""
+        """Capture a call in the backend's pool. Raises whatever the call or the device raises."""
         ...
 
     def memory(self) -> int:
-        """Bytes that this process holds on the device now, measured."""
+        """Measured bytes that this process holds on the device."""
         ...
 
     def seconds(self, call: Call) -> float:
-        """Seconds that a call takes when it is called again and again."""
+        """Seconds of one call when it is repeated."""
         ...
 
     def lengths(self, offsets: Tensor, longest: int) -> tuple[int, ...]:
-        """Segment lengths for a forward over static offsets, as far as the device's kernels read them."""
+        """Segment lengths for a forward over static offsets, as far as the device's kernels need them."""
         ...
 
     def takes(self, form: GraphForm, dtype: torch.dtype) -> bool:
@@ -60,16 +65,11 @@ class GraphBackend(Protocol):
 def is_capture_refusal(error: BaseException) -> bool:
     """Whether the device refused to capture something, and can still run it eagerly.
 
-    The number is looked for first; every text of these errors speaks of capturing.
+    The error's number decides if it has one; the texts of these errors all mention capturing.
     """
     if not isinstance(error, torch.AcceleratorError):
         return False
     return getattr(error, "error_code", None) in _CAPTURE_REFUSALS or "captur" in str(error)
-
-
-#: Runs before a capture: libraries choose kernels and allocate workspaces in the first ones.
-_WARM_UPS = 2
-_TIMED_RUNS = 5
 
 
 class CudaCapture:
@@ -80,7 +80,7 @@ class CudaCapture:
         self._result = result
 
     def replay(self) -> Tensor:
-        """Launch the graph on the current stream; the result is the pool's memory."""
+        """Launch the graph on the current stream. The result is memory of the pool."""
         self._graph.replay()
         return self._result
 
@@ -96,15 +96,15 @@ class CudaBackend:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
-        # One for all captures: libraries keep a workspace for each stream that they were used on.
+        # One stream for all captures, since libraries keep a workspace for each stream.
         self._side = torch.cuda.Stream(device)
 
     def capture(self, call: Call) -> CudaCapture:
-        """Warm the call up on the capture's stream, as torch asks for, then capture it."""
-        # torch.cuda.graph takes the thread's current device, which is the first one until somebody says so.
+        """Warm up the call on the capture's stream, as torch requires, then capture it."""
+        # torch.cuda.graph uses the thread's current device, which is the first one by default.
         with torch.cuda.device(self._device):
             current = torch.cuda.current_stream()
-            # Leaves this thread on its own stream even where the end of a failed capture raises as well.
+            # Puts this thread back on its own stream even if the end of a failed capture raises too.
             with torch.cuda.stream(current):
                 self._side.wait_stream(current)
                 with torch.cuda.stream(self._side):
@@ -124,18 +124,18 @@ class CudaBackend:
             with context:
                 result = call()
         except Exception:
-            # The allocator may take the old pool for one that is still recorded, and refuse the next capture.
+            # The allocator may believe that the old pool is still recorded, and refuse the next capture.
             self._pool = torch.cuda.graph_pool_handle()
             raise
         return CudaCapture(graph, result)
 
     def memory(self) -> int:
-        """Bytes that torch holds of the device; unused cached blocks are given back before."""
+        """Bytes that torch has reserved, after unused cached blocks are given back."""
         torch.cuda.empty_cache()
         return torch.cuda.memory_reserved(self._device)
 
     def seconds(self, call: Call) -> float:
-        """Device seconds a run, over a few runs in a row. Only at warm-up: it waits for the device."""
+        """Device seconds of one run, the mean of a few. Only for warm-up: it waits for the device."""
         call()
         with torch.cuda.device(self._device):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -147,9 +147,9 @@ class CudaBackend:
         return float(begin.elapsed_time(end)) / 1e3 / _TIMED_RUNS
 
     def lengths(self, offsets: Tensor, longest: int) -> tuple[int, ...]:
-        """Only the longest is read on the host: the kernel reads the offsets from the device."""
+        """Only the longest: the kernel reads the offsets on the device."""
         return (longest,)
 
     def takes(self, form: GraphForm, dtype: torch.dtype) -> bool:
-        """Packed segments need the variable-length kernel, which is for half precision alone."""
+        """Packed segments need the variable-length kernel, which has only half precision."""
         return not form.segments or dtype in (torch.bfloat16, torch.float16)

@@ -1,4 +1,4 @@
-"""The captured buckets of one encoder: captured largest first within bounds, filled, replayed."""
+"""The captured buckets of one encoder: capture within bounds, replay, and when a replay is worth it."""
 
 from __future__ import annotations
 
@@ -13,58 +13,22 @@ from gpu_worker.engine.device import is_device_lost, is_out_of_memory
 from gpu_worker.engine.graphs.buckets import Bucket, StaticBuffers, fits, load_of, smallest_fit
 from gpu_worker.engine.graphs.cuda_graph import Call, Capture, GraphBackend, is_capture_refusal
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Timing:
-    """Seconds of one forward of a full bucket, both ways."""
-
-    units: int
-    replay: float
-    eager: float
-
-
-class Calibration:
-    """The timings of one encoder's buckets."""
-
-    def __init__(self, timings: Iterable[Timing]) -> None:
-        self._timings = {one.units: one for one in sorted(timings, key=lambda one: one.units)}
-
-    def eager_seconds(self, units: int) -> float:
-        """What an eager run of so many units takes: on the line between the two measured sizes around it.
-
-        Below the smallest size it is the smallest's: such a run is made of launches.
-        """
-        points = list(self._timings.values())
-        above = next((one for one in points if one.units >= units), points[-1])
-        below = next((one for one in reversed(points) if one.units <= units), above)
-        if above.units == below.units:
-            return above.eager
-        share = (units - below.units) / (above.units - below.units)
-        return below.eager + share * (above.eager - below.eager)
-
-    def pays(self, bucket_units: int, units: int) -> bool:
-        """Whether replaying the bucket for so many units is no slower than running them eagerly."""
-        return self._timings[bucket_units].replay <= self.eager_seconds(units)
-
-    def least_units(self, bucket_units: int) -> int | None:
-        """From how many units on the bucket pays; None: never, it is slower even when full."""
-        smaller = max((units for units in self._timings if units < bucket_units), default=0)
-        return next((n for n in range(smaller + 1, bucket_units + 1) if self.pays(bucket_units, n)), None)
-
-
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaptureBounds:
-    """``memory`` bytes that static buffers and graphs of one encoder may take, and ``graphs`` of them."""
+    """Most ``memory`` bytes of one encoder's static buffers and graphs, and most ``graphs``."""
 
     memory: int
     graphs: int
 
 
 class GraphSet:
-    """Captures of one encoder. One thread uses it."""
+    """The captures of one encoder. For one thread.
+
+    ``missing`` has the wanted buckets without a capture, with the reason.
+    """
 
     def __init__(
         self, encoder: Capturable, sample: Inputs, wanted: Sequence[Bucket], backend: GraphBackend
@@ -86,14 +50,16 @@ class GraphSet:
         return list(self._captures)
 
     def memory(self) -> int:
-        """Bytes that buffers and captures take, measured."""
+        """Measured bytes of buffers and captures."""
         return self._backend.memory() - self._base
 
     def capture_all(self, bounds: CaptureBounds) -> None:
-        """Capture what is wanted, largest first, so that smaller ones fit into the pool's memory.
+        """Capture the wanted buckets, largest first, so that smaller ones fit into the pool's memory.
 
-        A bucket that fails or is out of bounds is remembered with its reason, and is served eagerly.
-        Raises what says that the device is lost.
+        A bucket that fails or is out of bounds is ``missing``, and its batches run eagerly.
+
+        Raises:
+            Exception: the device is lost (``is_device_lost``).
         """
         for bucket in self._wanted:
             if len(self._captures) >= bounds.graphs:
@@ -105,9 +71,9 @@ class GraphSet:
                 _log.warning("%s: no graph of %d units: %s", self._name, bucket.units, reason)
 
     def calibrate(self) -> None:
-        """Time both ways for each bucket, and log from how many units on a replay is chosen.
+        """Time each bucket replayed and eagerly, and log from how many units on it is replayed.
 
-        A bucket whose eager run finds no memory beside the captures is given up: so would a real batch.
+        A bucket is given up if there is no memory left to run it eagerly, as a real batch would need it.
         """
         timings = [timing for bucket in self.captured if (timing := self._timing(bucket)) is not None]
         self.calibration = Calibration(timings)
@@ -116,15 +82,15 @@ class GraphSet:
             _log.info("%s: a graph of %d units is used from %s on", self._name, bucket.units, least)
 
     def bucket_for(self, inputs: Inputs) -> Bucket | None:
-        """The smallest captured bucket that takes a batch."""
+        """The smallest captured bucket that a batch fits into, or ``None``."""
         return smallest_fit(load_of(self._form, inputs), self._captures)
 
     def units_of(self, inputs: Inputs) -> int:
-        """How many units a batch has."""
+        """The number of units of a batch."""
         return inputs.tensors[self._form.units].shape[0]
 
     def run(self, bucket: Bucket, inputs: Inputs) -> Tensor:
-        """Replay on a batch; the rows are a copy, made before any other replay can write to the pool."""
+        """Replay on a batch. The rows are a copy, made before another replay can write to the pool."""
         self._buffers.fill(bucket, inputs)
         rows = self._captures[bucket].replay()
         paced = self._form.paced
@@ -178,6 +144,44 @@ class GraphSet:
             if not is_out_of_memory(error):
                 raise
             self._captures.pop(bucket).release()
-            self.missing[bucket] = "no memory to run it eagerly beside the graphs"
+            self.missing[bucket] = "no memory to run it eagerly next to the graphs"
             _log.warning("%s: no graph of %d units: %s", self._name, bucket.units, self.missing[bucket])
             return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timing:
+    """Seconds of one forward of a full bucket, replayed and eager."""
+
+    units: int
+    replay: float
+    eager: float
+
+
+class Calibration:
+    """The timings of one encoder's buckets."""
+
+    def __init__(self, timings: Iterable[Timing]) -> None:
+        self._timings = {one.units: one for one in sorted(timings, key=lambda one: one.units)}
+
+    def eager_seconds(self, units: int) -> float:
+        """Seconds of an eager run of so many units, interpolated between the two nearest measured sizes.
+
+        Below the smallest size it is that size's time, since such a run is dominated by kernel launches.
+        """
+        points = list(self._timings.values())
+        above = next((one for one in points if one.units >= units), points[-1])
+        below = next((one for one in reversed(points) if one.units <= units), above)
+        if above.units == below.units:
+            return above.eager
+        share = (units - below.units) / (above.units - below.units)
+        return below.eager + share * (above.eager - below.eager)
+
+    def pays(self, bucket_units: int, units: int) -> bool:
+        """Whether a replay of the bucket for so many units is no slower than an eager run."""
+        return self._timings[bucket_units].replay <= self.eager_seconds(units)
+
+    def least_units(self, bucket_units: int) -> int | None:
+        """The units from which on the bucket pays. ``None`` if it is slower even when full."""
+        smaller = max((units for units in self._timings if units < bucket_units), default=0)
+        return next((n for n in range(smaller + 1, bucket_units + 1) if self.pays(bucket_units, n)), None)

@@ -1,4 +1,4 @@
-"""A runner that replays captured forwards, and runs eagerly what no capture serves as well."""
+"""A runner that replays captured forwards, and runs a batch eagerly if no capture would be as fast."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphPlan:
-    """What is to be captured.
+    """What to capture.
 
-    ``most_items`` bounds the buckets of encoders that take pictures or windows of one size, ``most_rows``
-    those of packed rows; ``steps`` sizes are captured for each doubling. ``bounds`` hold for each encoder.
-    ``required``: the worker must not start where one of these buckets could not be captured.
+    ``most_items`` bounds the buckets of encoders that take images or windows of one size, ``most_rows`` those
+    of packed rows. ``steps`` sizes are captured for each doubling. ``bounds`` hold for each encoder.
+    ``required`` means that the worker must not start if one of these buckets cannot be captured.
     """
 
     most_items: int
@@ -42,7 +42,7 @@ class GraphPlan:
 
 
 class GraphRunner:
-    """Runs forwards on the thread that owns the device, as replays where one pays."""
+    """Runs forwards on the thread that owns the device, as replays if that is faster."""
 
     def __init__(self, backend: GraphBackend, plan: GraphPlan) -> None:
         self._backend = backend
@@ -55,7 +55,7 @@ class GraphRunner:
         """Capture the encoder's buckets and time them.
 
         Raises:
-            SettingsError: a bucket was asked for as required, and could not be captured.
+            SettingsError: a required bucket could not be captured.
         """
         encoder.warm_up()
         name = encoder.card.name
@@ -91,15 +91,15 @@ class GraphRunner:
         return graphs.run(bucket, inputs)
 
     def figures(self, encoder: str) -> GraphFigures:
-        """A copy of an encoder's counts; safe from any thread."""
+        """A copy of an encoder's figures. Safe from any thread."""
         return replace(self._figures[encoder])
 
     def all_figures(self) -> dict[str, GraphFigures]:
-        """Copies of the counts of every encoder that was warmed up; safe from any thread."""
+        """Copies of the figures of every encoder that was warmed up. Safe from any thread."""
         return {name: replace(figures) for name, figures in self._figures.copy().items()}
 
     def _captured(self, encoder: Encoder) -> GraphSet | str:
-        """The encoder's captures, or why it can have none."""
+        """The encoder's captures, or why it has none."""
         if not isinstance(encoder, Capturable):
             return "this encoder has no form that can be captured"
         form, dtype = encoder.graph_form, getattr(torch, encoder.card.dtype)
