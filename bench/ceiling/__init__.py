@@ -1,1 +1,1 @@
-"""How many tasks a second the GPU worker itself can drain, beside a stock Celery worker."""
+"""How many tasks a second the GPU worker itself can drain, against a stock Celery worker."""

@@ -1,4 +1,4 @@
-"""An encoder that costs nothing: one row an item. It leaves what the worker around it costs."""
+"""An encoder that costs nothing: one row for each item. What is left is the cost of the worker around it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CARD = EncoderCard(
 
 
 class ZeroCostEncoder:
-    """The ``Encoder`` seam, with empty work behind it."""
+    """An ``Encoder`` that does nothing."""
 
     card = CARD
 
@@ -46,7 +46,7 @@ class ZeroCostEncoder:
         return ItemPlan(tokens=1, cost=1, bucket=None)
 
     def preprocess(self, raws: Sequence[Tensor], plans: Sequence[ItemPlan]) -> Inputs:
-        """Only the number of items goes on."""
+        """Keep only the number of items."""
         return Inputs(tensors={}, layout={"items": (len(plans),)})
 
     def forward(self, inputs: Inputs) -> Tensor:
@@ -54,4 +54,4 @@ class ZeroCostEncoder:
         return torch.zeros(inputs.layout["items"][0], HIDDEN)
 
     def warm_up(self) -> None:
-        """Nothing has to be warm."""
+        """Does nothing."""

@@ -1,7 +1,7 @@
 """The worker under test: ``python -m gpu_worker`` with the encoder that costs nothing in place of real ones.
 
 Started as ``python -m bench.ceiling.gpu_worker_process`` with the environment that
-``bench.ceiling.measurement`` sets; all but the encoder is the production code.
+``bench.ceiling.measurement`` sets. Everything except the encoder is production code.
 """
 
 from __future__ import annotations

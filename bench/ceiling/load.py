@@ -1,4 +1,4 @@
-"""Encode messages as the pipeline leaves them: each with job record, claimed flight and raw blob."""
+"""Encode messages as the pipeline makes them, each with a job record, a claimed flight and a raw blob."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from epd.identity import content_digest, embedding_key, encoder_identity
 from epd.store.open import Store
 from epd.store.values import BlobKind, Waiter
 
-#: Items of a job, as many as a page of a catalogue might send.
+#: Items of a job, as a page of a catalogue might send.
 _JOB_ITEMS = 64
 _SIDE = 4
 _SECONDS = 600.0
 
 
 def encode_messages(store: Store, count: int) -> Iterator[EncodeMessage]:
-    """So many messages, each for an embedding that nobody has made yet."""
+    """So many messages, each for an embedding that does not exist yet."""
     for start in range(0, count, _JOB_ITEMS):
         yield from _job(store, min(_JOB_ITEMS, count - start))
 
@@ -71,9 +71,9 @@ def _raw(store: Store) -> RawImage:
 
 
 def ready_message(task: str, queue: str, document: Mapping[str, Any], *, expires: str | None = None) -> bytes:
-    """One task with one positional argument, as it lies in the list of its queue.
+    """One task with one positional argument, as an element of its queue's list.
 
-    ``expires`` is an ISO time, as our publisher sets one.
+    ``expires`` is an ISO time, as from our publisher.
     """
     task_id = uuid.uuid4().hex
     body = json.dumps([[document], {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}])

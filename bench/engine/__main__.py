@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-import tempfile
 from dataclasses import asdict
-from pathlib import Path
 
+from bench.cli import finish, folder_in_memory, make_parser
 from bench.engine.measurement import TOGETHER, EngineFigures, measure
 from gpu_worker.service.torch_threads import set_torch_threads
 
-#: What the figures should reach.
+#: The figures to reach.
 LEAST_GAIN = 1.5
 MOST_OVERHEAD = 0.15
-_SHM = Path("/dev/shm")
 _DIGITS = 4
 
 
 def main() -> None:
-    """Measure once, and print; the status is 1 where a target is missed."""
-    parser = argparse.ArgumentParser(prog="python -m bench.engine", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of sentences")
+    """Measure once, and print. The status is 1 if a target is missed."""
+    parser = make_parser("engine", __doc__)
     parser.add_argument("--repeats", type=int, default=7, help="pairs of measurements for each figure")
-    parser.add_argument("--threads", type=int, default=0, help="torch threads; 0 is one a physical core")
-    parser.add_argument("--dtype", default="auto", help="as in epd.toml; auto is what a worker chooses here")
+    parser.add_argument(
+        "--threads", type=int, default=0, help="torch threads; 0 is one for each physical core"
+    )
+    parser.add_argument(
+        "--dtype", default="auto", help="as in epd.toml; auto is what a worker would choose here"
+    )
     options = parser.parse_args()
     threads = set_torch_threads(options.threads)
-    with tempfile.TemporaryDirectory(prefix="epd-bench-", dir=_SHM if _SHM.is_dir() else None) as folder:
-        figures = measure(Path(folder), max(1, options.repeats), options.dtype)
+    with folder_in_memory("epd-bench-") as folder:
+        figures = measure(folder, max(1, options.repeats), options.dtype)
     rounded = {
         name: round(value, _DIGITS) if isinstance(value, float) else value
         for name, value in asdict(figures).items()
     }
-    sys.stdout.write(json.dumps(rounded | {"threads": threads}) + "\n" if options.json else _text(figures))
-    sys.exit(0 if figures.packing_gain >= LEAST_GAIN and figures.overhead <= MOST_OVERHEAD else 1)
+    passed = figures.packing_gain >= LEAST_GAIN and figures.overhead <= MOST_OVERHEAD
+    finish(rounded | {"threads": threads}, _text(figures), as_json=options.json, passed=passed)
 
 
 def _text(figures: EngineFigures) -> str:

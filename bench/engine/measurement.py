@@ -1,4 +1,4 @@
-"""The two ratios, each of neighbouring measurements in one run, so that a busy machine touches both sides."""
+"""Both ratios, each of alternating measurements in one run, so that a busy machine affects both sides."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from bench.engine.rig import REALISTIC, SMALL, EngineRig, NotingRunner, load_ran
 from gpu_worker.encoders.base import Encoder, Inputs
 from gpu_worker.engine.forward import EagerRunner
 
-#: Items that are there at once, for both figures.
+#: Items that are submitted at once, for both figures.
 TOGETHER = 16
-_BATCH = 8  #: items a batch at the realistic size: two batches, so that staging and writing may overlap
+_BATCH = 8  #: items of a batch at the realistic size: two batches, so that staging and writing may overlap
 _SMALL_IMAGE = (96, 96)
 _PHOTO = (480, 640)
 
@@ -25,9 +25,8 @@ _PHOTO = (480, 640)
 class EngineFigures:
     """Medians of all repeats. Rates are items a second, times are seconds for ``TOGETHER`` items.
 
-    ``dtype`` is that of the encoders. ``overhead_cpu`` is the overhead in seconds of this process's CPU time:
-    where other processes keep the cores busy it moves less, and with more than one torch thread it counts
-    their spinning too.
+    ``dtype`` is that of the encoders. ``overhead_cpu`` is the overhead in this process's CPU time. It
+    varies less if other processes keep the cores busy, but also counts the spinning of several torch threads.
     """
 
     dtype: str
@@ -41,7 +40,7 @@ class EngineFigures:
 
 
 def measure(folder: Path, repeats: int, dtype: str) -> EngineFigures:
-    """Both figures; ``folder`` should be in memory, as the worker's own folders are.
+    """Measure both. ``folder`` should be in memory, as the folders of a worker.
 
     ``dtype`` as in ``epd.toml``.
 
@@ -82,7 +81,7 @@ def _packing(folder: Path, encoder: Encoder, repeats: int) -> tuple[list[float],
 def _overhead(folder: Path, encoder: Encoder, repeats: int) -> tuple[list[float], ...]:
     """Seconds of the engine from submission to the last file, and of the bare forwards of its batches.
 
-    Then both in CPU time of this process.
+    The other two lists are the same in CPU seconds of this process.
     """
     runner = NotingRunner()
     rig = EngineRig(encoder, folder, max_items=_BATCH, runner=runner)
@@ -110,7 +109,7 @@ def _overhead(folder: Path, encoder: Encoder, repeats: int) -> tuple[list[float]
 
 
 class BareForwards:
-    """Forwards and nothing else, on one lasting thread as in the engine: torch keeps its threads."""
+    """Only forwards, on one lasting thread as in the engine, so that torch keeps its own threads."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -120,7 +119,7 @@ class BareForwards:
         self._thread.start()
 
     def seconds(self, batches: Sequence[Inputs]) -> float:
-        """Seconds for these batches, one after the other."""
+        """Seconds for these batches, in order."""
         self._asked.put(list(batches))
         return self._answers.get(timeout=120)
 
@@ -138,5 +137,5 @@ class BareForwards:
 
 
 def _median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
-    """The median of the ratios of neighbours: a slow moment of the machine spoils one pair, not all."""
+    """The median of the ratios of pairs: a slow moment of the machine spoils only one pair."""
     return statistics.median(one / other for one, other in zip(above, below, strict=True))

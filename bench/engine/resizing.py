@@ -1,7 +1,7 @@
-"""``python -m bench.engine.resizing``: both ways of a resize on this CPU, as one JSON object.
+"""``python -m bench.engine.resizing``: both kinds of resize on this CPU, as one JSON object.
 
-``pillow_ms`` and ``tensor_ms`` are the best and the median of all tries for one picture, resized and cropped
-as DINOv2 wants it; tries of both alternate.
+``pillow_ms`` and ``tensor_ms`` are the best and the median of all tries for one image, resized and cropped
+as for DINOv2. Tries of both alternate.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def measure(image: Tensor) -> dict[str, list[float]]:
-    """Milliseconds of each way: [best, median]."""
+    """Milliseconds of each kind: [best, median]."""
     tries: dict[str, list[float]] = {name: [] for name in _WAYS}
     size, window = _RULE.placed(image.shape[1], image.shape[2])
     for number in range(1 + _TRIES):

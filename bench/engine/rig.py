@@ -1,4 +1,4 @@
-"""A real engine with one encoder, fed with blobs, whose rows are written as the worker writes them."""
+"""A real engine with one encoder, fed with blobs. Its rows are written as in the worker."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ MAX_COST = 1 << 20
 
 
 class NotingRunner(EagerRunner):
-    """Runs eagerly, and notes each batch's inputs so that the same can be run bare afterwards."""
+    """Runs eagerly, and keeps the inputs of each batch, so that they can be run again without the engine."""
 
     def __init__(self) -> None:
         self.inputs: list[Inputs] = []
 
     def run(self, encoder: Encoder, inputs: Inputs) -> Tensor:
-        """As the eager runner; keeps a reference, which costs nothing."""
+        """Run eagerly, and keep a reference to the inputs."""
         self.inputs.append(inputs)
         return super().run(encoder, inputs)
 
@@ -67,7 +67,7 @@ class Writer:
         return {slot.id for slot in slots}
 
     def on_begun(self, slots: Sequence[Slot]) -> None:
-        """Nobody has to be told."""
+        """Does nothing."""
 
     def on_settled(self, settled: Sequence[Settled]) -> None:
         """Write every item's rows, as ``gpu_worker.service.results`` does."""
@@ -80,7 +80,7 @@ class Writer:
             self._settled.release()
 
     def on_device_lost(self, error: BaseException) -> None:
-        """The wait for the items ends with an error."""
+        """Let ``wait`` fail."""
         self.failures.append(str(error))
 
     def wait(self, count: int) -> None:
@@ -108,12 +108,12 @@ class Writer:
 
 
 class EngineRig:
-    """An engine that is warm, and pictures to feed it with. Close it."""
+    """A warm engine, and images for it. Must be closed."""
 
     def __init__(
         self, encoder: Encoder, folder: Path, *, max_items: int, runner: Runner, device: Device | None = None
     ) -> None:
-        """``folder`` holds embeddings; batches have at most ``max_items`` items; no device is the CPU."""
+        """``folder`` holds embeddings; batches have at most ``max_items`` items; the default is the CPU."""
         self.writer = Writer(folder / "embeddings", encoder.card.dtype)
         self._encoder = encoder
         self._numbers = itertools.count()
@@ -127,7 +127,7 @@ class EngineRig:
         self._engine.start()
 
     def image(self, path: Path, height: int, width: int) -> Slot:
-        """A slot for one random picture, whose blob is written to ``path``."""
+        """A slot for one random image, whose blob is written to ``path``."""
         pixels = torch.randint(0, 256, (height, width, 3), dtype=torch.uint8)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(pixels.numpy().tobytes())
@@ -168,7 +168,7 @@ _SCALE = 0.02  #: standard deviation of the weights: activations stay finite thr
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A DINOv2 of ``width`` and ``layers`` with ``heads`` for square pictures of ``side`` pixels."""
+    """A DINOv2 of ``width`` and ``layers`` with ``heads`` for square images of ``side`` pixels."""
 
     name: str
     width: int
@@ -177,9 +177,9 @@ class Size:
     side: int
 
 
-#: One item is over sooner than its operators can be launched: what packing is for.
+#: An item takes less time than the launch of its operators, which packing helps with.
 SMALL = Size("small", width=64, layers=12, heads=2, side=56)
-#: facebook/dinov2-small: 22 M parameters, 257 rows a picture.
+#: facebook/dinov2-small: 22 M parameters, 257 rows an image.
 REALISTIC = Size("dinov2-small", width=384, layers=12, heads=6, side=224)
 
 

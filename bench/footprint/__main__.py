@@ -24,13 +24,11 @@ What counts:
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from bench.cli import finish, make_parser
 from bench.footprint.stack import TracedStack, served_images
 
 REPEATS = 3
@@ -45,14 +43,13 @@ Call = tuple[str, tuple[str, ...]]
 
 def main() -> None:
     """Measure one checkout, and print."""
-    parser = argparse.ArgumentParser(prog="python -m bench.footprint", description=__doc__.split("\n")[0])
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of sentences")
+    parser = make_parser("footprint", __doc__.split("\n")[0])
     parser.add_argument("--list", action="store_true", help="name the files too")
     parser.add_argument("--tree", type=Path, default=Path(__file__).parents[2], help="checkout to measure")
     options = parser.parse_args()
     tree = options.tree.resolve()
     figures = figures_of(tree, *_windows(tree), with_names=options.list)
-    sys.stdout.write(json.dumps(figures) + "\n" if options.json else _text(figures))
+    finish(figures, _text(figures), as_json=options.json)
 
 
 def _windows(tree: Path) -> tuple[set[Call], list[set[Call]], list[set[Call]]]:

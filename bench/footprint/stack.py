@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import random
 import shutil
 import subprocess
 import sys
@@ -18,8 +16,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socket import create_server
 
-from PIL import Image
-
+from bench.images import thumbnails
 from epd.settings import child_environment
 
 _READY_LIMIT = 300.0
@@ -149,12 +146,8 @@ class _Quiet(SimpleHTTPRequestHandler):
 def served_images(folder: Path, count: int) -> Iterator[str]:
     """A loopback server of so many different JPEGs, ``/0.jpg`` first; yields its URL."""
     folder.mkdir()
-    chance = random.Random(0)
-    for number in range(count):
-        coarse = Image.frombytes("RGB", (8, 8), chance.randbytes(8 * 8 * 3))
-        out = io.BytesIO()
-        coarse.resize((64, 64), Image.Resampling.BICUBIC).save(out, "JPEG")
-        (folder / f"{number}.jpg").write_bytes(out.getvalue())
+    for number, data in enumerate(thumbnails(count, seed=0)):
+        (folder / f"{number}.jpg").write_bytes(data)
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -1,1 +1,1 @@
-"""What Decode spends on a handoff, beside what it would spend on the media itself."""
+"""What Decode spends on a handoff, against what it would spend on the media itself."""

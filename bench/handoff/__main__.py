@@ -1,17 +1,14 @@
-"""``python -m bench.handoff [--json] [--rounds N] [--reads N]``: a handoff's read beside the media's work."""
+"""``python -m bench.handoff [--json] [--rounds N] [--reads N]``: reading a handoff against its work."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import statistics
-import sys
 
+from bench.cli import finish, load_average, machine, make_parser
 from bench.handoff.measurement import Cost, Side, measure
 from bench.handoff.recompute import FILM, PHOTO
 
-#: What each ratio should reach.
+#: The ratio to reach, for each.
 LEAST = 100.0
 
 _NOTE = (
@@ -23,28 +20,21 @@ _NOTE = (
 
 
 def main() -> None:
-    """Measure once, and print; the status is 1 where a target is missed."""
-    parser = argparse.ArgumentParser(prog="python -m bench.handoff", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of sentences")
-    parser.add_argument("--rounds", type=int, default=5, help="how often both ways are measured")
+    """Measure once, and print. The status is 1 if a target is missed."""
+    parser = make_parser("handoff", __doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="how often both are measured")
     parser.add_argument("--reads", type=int, default=400, help="reads of each file in a round")
     parser.add_argument("--seconds", type=int, default=10, help="length of the video")
     options = parser.parse_args()
-    load_before = os.getloadavg()[0]
+    load_before = load_average()
     sides = measure(max(1, options.rounds), max(1, options.reads), max(1, options.seconds))
-    told = _told("image", sides[PHOTO]) | _told("video", sides[FILM])
-    told |= {
-        "video_seconds": options.seconds,
-        "load_average_before": load_before,
-        "cpus": os.cpu_count(),
-        "note": _NOTE,
-    }
-    sys.stdout.write(json.dumps(told) + "\n" if options.json else _text(sides))
+    figures = _figures("image", sides[PHOTO]) | _figures("video", sides[FILM])
+    figures |= {"video_seconds": options.seconds, **machine(load_before), "note": _NOTE}
     ratios = [ratio for side in sides.values() for ratio in (side.wall_ratio, side.cpu_ratio)]
-    sys.exit(0 if min(ratios) >= LEAST else 1)
+    finish(figures, _text(sides), as_json=options.json, passed=min(ratios) >= LEAST)
 
 
-def _told(name: str, side: Side) -> dict[str, object]:
+def _figures(name: str, side: Side) -> dict[str, object]:
     read, recomputed = _median(side.reads), _median(side.recomputed)
     return {
         f"{name}_wall_ratio": round(side.wall_ratio, 1),

@@ -1,27 +1,25 @@
-"""Rounds of both ways, one after the other, so that a busy machine touches both.
+"""Rounds of reads and recomputations, alternating, so that a busy machine affects both.
 
-CPU of a read is that of every process it needs: the client (this process), the API and the store, each
-counted over a block of reads, their idle work included. CPU of the other way is this process's alone: the
-web server's is left out.
+The CPU of a read is that of all processes it needs: the client (this process), the API and the store, over a
+block of reads, with their idle work. The CPU of a recomputation is that of this process alone, without the
+web server's.
 """
 
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
+from bench.cli import folder_in_memory
 from bench.handoff.recompute import FILM, PHOTO, Recompute, make_media, web_server
 from bench.handoff.site import Site, running_site
 from epd.client import Client
 from epd.contracts.handoff import Handoff
 
-_MEMORY = Path("/dev/shm")
 _WARM_UP = 100
 
 
@@ -35,7 +33,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Both ways to one file's metadata, round by round; ``nbytes`` is the handoff's size."""
+    """Reads and recomputations of one file's metadata, by round; ``nbytes`` is the handoff's size."""
 
     reads: tuple[Cost, ...]
     recomputed: tuple[Cost, ...]
@@ -43,7 +41,7 @@ class Side:
 
     @property
     def wall_ratio(self) -> float:
-        """How many times as long the recomputation takes: the median over the rounds."""
+        """How many times as long the recomputation takes, the median of the rounds."""
         return _median(self, lambda cost: cost.wall)
 
     @property
@@ -53,16 +51,13 @@ class Side:
 
 
 def measure(rounds: int, reads: int, seconds: int) -> dict[str, Side]:
-    """Both sides by file name; each round has so many reads of each file, and the video so many seconds.
+    """Both sides by file name. A round has ``reads`` of each file; the video lasts ``seconds``.
 
     Raises:
-        RuntimeError: a part of the stack died, or both ways came to different grids.
+        RuntimeError: a part of the stack died, or the two grids of a file differ.
         EncodeFailed: a file could not be encoded.
     """
-    with tempfile.TemporaryDirectory(
-        prefix="epd-handoff-", dir=_MEMORY if _MEMORY.is_dir() else None
-    ) as name:
-        folder = Path(name)
+    with folder_in_memory("epd-handoff-") as folder:
         media = folder / "media"
         media.mkdir()
         make_media(media, seconds)
@@ -86,10 +81,10 @@ def _both(site: Site, recompute: Recompute, rounds: int, reads: int) -> dict[str
 
 
 def _check(grid: Sequence[int], handoff: Handoff) -> None:
-    """Both ways have to tell the same of a file, or one of them leaves work out."""
+    """Raise ``RuntimeError`` if the grids differ: then one side leaves work out."""
     known = handoff.items[0].metadata.grid_thw
     if known is None or tuple(grid) != known:
-        raise RuntimeError(f"grids {tuple(grid)} and {known}: the two ways do not do the same")
+        raise RuntimeError(f"grids {tuple(grid)} and {known}: the two sides do not do the same")
 
 
 def _once(again: Callable[[str], object], name: str) -> Cost:
@@ -99,7 +94,7 @@ def _once(again: Callable[[str], object], name: str) -> Cost:
 
 
 def _read(site: Site, epd: Client, name: str, reads: int) -> Cost:
-    """The mean of a block of reads over one kept connection, as Decode's scheduler does them."""
+    """The mean of a block of reads over one kept connection, as from Decode's scheduler."""
     processes = list(site.processes().values())
     before, wall, cpu = _spent(processes), time.perf_counter(), time.process_time()
     for _ in range(reads):

@@ -1,9 +1,9 @@
 """What Decode does without a handoff: download, decode, preprocess, as transformers users do it.
 
-The published image processor does the image. The published video processor needs torchvision, which the CPU
-build of torch used here cannot have; so the image processor does the frames, and of each pair of frames the
-first alone, since it makes of one frame what the video processor makes of two. That leaves work out, so the
-video's side is a little better off than it is in truth.
+The published image processor handles the image. The published video processor needs torchvision, which does
+not work with the CPU build of torch used here. So the image processor handles the frames, and only the first
+of each pair, since it makes of one frame what the video processor makes of two. This leaves out some work, so
+recomputing the video is a little cheaper here than in reality.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TIMEOUT = 30.0
 
 
 class Recompute:
-    """One worker's way from URLs to model inputs. The connection is kept, as a server would keep it."""
+    """From URLs to model inputs, as in one worker. The connection is kept, as in a server."""
 
     def __init__(self, web: str, folder: Path) -> None:
         self._web = web
@@ -42,14 +42,14 @@ class Recompute:
         self._frame: Any = Qwen2VLImageProcessorPil(min_pixels=3136, max_pixels=_FRAME_PIXELS)
 
     def image(self, name: str) -> tuple[int, ...]:
-        """An image's grid [t, h, w], after all the work that it takes to know its pixels."""
+        """The grid (t, h, w) of an image, after all the work from its URL to model inputs."""
         image = Image.open(io.BytesIO(self._download(name))).convert("RGB")
         return tuple(self._image([image], return_tensors="pt").image_grid_thw[0].tolist())
 
     def video(self, name: str) -> tuple[int, ...]:
-        """A video's grid, the same way; PyAV decodes, as transformers does by default."""
+        """The grid of a video, in the same way. PyAV decodes, as in transformers by default."""
         self._scratch.write_bytes(self._download(name))
-        film: Any = str(self._scratch)  # a path is what it takes, and its annotation does not say so
+        film: Any = str(self._scratch)  # it takes a path, but its annotation does not allow one
         frames, _ = load_video(film, fps=FRAME_RATE)
         grids = self._frame(
             [Image.fromarray(frame) for frame in frames[::2]], return_tensors="pt"
@@ -71,7 +71,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def make_media(folder: Path, seconds: int) -> None:
-    """Write both files; the video lasts so many seconds.
+    """Write both files. The video lasts ``seconds``.
 
     Raises:
         CalledProcessError: ffmpeg could not make the video.
@@ -88,7 +88,7 @@ def make_media(folder: Path, seconds: int) -> None:
 
 @contextmanager
 def web_server(folder: Path) -> Iterator[str]:
-    """A folder's files from another process (``bench.handoff.web``); its URL."""
+    """Serve a folder from another process (``bench.handoff.web``); yields the URL."""
     command = [sys.executable, "-m", "bench.handoff.web", str(folder)]
     with subprocess.Popen(
         command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

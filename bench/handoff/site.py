@@ -33,7 +33,7 @@ _TEXT_BEFORE = 15
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A running stack. Handoffs have the names of the files that they are of."""
+    """A running stack. A handoff has the name of its file."""
 
     stack: Stack
 

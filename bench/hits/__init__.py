@@ -1,1 +1,1 @@
-"""What an API process answers from the cache alone: requests a second, and how long each takes."""
+"""What an API process answers from the cache: requests a second, and their latency."""

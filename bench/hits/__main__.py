@@ -2,50 +2,44 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import sys
-
+from bench.cli import finish, load_average, machine, make_parser
 from bench.hits.measurement import LEAST_ITEMS, HitFigures, measure
 from bench.hits.site import ITEMS, Kind
 
-#: What 99 of 100 requests should take at most.
+#: Milliseconds that 99 of 100 requests should take at most.
 MOST_P99_MS = 25.0
 
 _NOTE = (
-    f"POST /v1/encode, {ITEMS} pictures a request, every item cached; one uvicorn process as "
+    f"POST /v1/encode, {ITEMS} images a request, every item cached; one uvicorn process as "
     "epd up starts it, Valkey, workers and the load generator on the same machine; mixed = URLs within "
     "EPD_URL_TTL, upload ids and base64 by turns; p99 at 70 % of the mixed load: of the "
     "median of many turns, each at 70 % of what was measured just before it, since the machine's own speed "
-    "wanders (p99_ms_at_70_pooled: of all requests of all turns); and at 70 % of the 4000 items/s that are "
+    "varies (p99_ms_at_70_pooled: of all requests of all turns); and at 70 % of the 4000 items/s that are "
     "asked for; planned (Poisson) arrivals, "
-    "latency from the planned time; cold = the same request of new pictures through the real workers; "
+    "latency from the planned time; cold = the same request of new images through the real workers; "
     "CPU times are for each request"
 )
 
 
 def main() -> None:
-    """Measure once, and print; the status is 1 where a target is missed or an answer was wrong."""
-    parser = argparse.ArgumentParser(prog="python -m bench.hits", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of sentences")
+    """Measure once, and print. The status is 1 if a target is missed or an answer was wrong."""
+    parser = make_parser("hits", __doc__)
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each load")
     parser.add_argument(
         "--kinds", nargs="*", choices=[kind.value for kind in Kind], default=[kind.value for kind in Kind],
-        help="sources to measure each for itself; mixed always is",
+        help="sources to measure separately; mixed always is",
     )  # fmt: skip
     options = parser.parse_args()
-    load_before = os.getloadavg()[0]
+    load_before = load_average()
     kinds = tuple(dict.fromkeys([Kind.MIXED, *map(Kind, options.kinds)]))
     figures = measure(options.seconds, kinds)
-    told = _told(figures) | {"load_average_before": load_before, "cpus": os.cpu_count(), "note": _NOTE}
-    sys.stdout.write(json.dumps(told) + "\n" if options.json else _text(told))
+    result = _document(figures) | machine(load_before) | {"note": _NOTE}
     enough = figures.most[Kind.MIXED].items_per_s >= LEAST_ITEMS
-    good = enough and 1000 * figures.steady.p99 <= MOST_P99_MS
-    sys.exit(0 if good and not figures.wrong else 1)
+    passed = enough and 1000 * figures.steady.p99 <= MOST_P99_MS and not figures.wrong
+    finish(result, _text(result), as_json=options.json, passed=passed)
 
 
-def _told(figures: HitFigures) -> dict[str, object]:
+def _document(figures: HitFigures) -> dict[str, object]:
     mixed, steady = figures.most[Kind.MIXED], figures.steady
     return {
         "items_per_s": round(mixed.items_per_s, 1),
@@ -74,12 +68,12 @@ def _told(figures: HitFigures) -> dict[str, object]:
     }
 
 
-def _text(told: dict[str, object]) -> str:
+def _text(result: dict[str, object]) -> str:
     return (
-        f"one API process answers {told['items_per_s']} cached items/s (at least {LEAST_ITEMS:.0f}); at 70 % "
-        f"of what it could do just before, 99 of 100 requests take {told['p99_ms_at_70']} ms or less in the "
-        f"median turn (at most {MOST_P99_MS:.0f}), {told['p99_ms_at_70_pooled']} ms over all turns; a "
-        f"request of new pictures takes {told['cold_over_hit']} times as long as one of known ones\n"
+        f"one API process answers {result['items_per_s']} cached items/s (at least {LEAST_ITEMS:.0f}); at "
+        f"70 % of what it could do just before, 99 of 100 requests take {result['p99_ms_at_70']} ms or less "
+        f"in the median turn (at most {MOST_P99_MS:.0f}), {result['p99_ms_at_70_pooled']} ms over all turns; "
+        f"a request of new images takes {result['cold_over_hit']} times as long as one of known ones\n"
     )
 
 

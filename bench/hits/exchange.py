@@ -1,6 +1,6 @@
-"""One kept-alive HTTP/1.1 connection that sends prepared bytes: a client that costs next to nothing.
+"""A kept-alive HTTP/1.1 connection that sends prepared bytes: a client that costs next to nothing.
 
-The servers under test answer with Content-Length, which is all that is understood here.
+It understands only answers with Content-Length, which the servers under test send.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _END = b"\r\n\r\n"
 
 
 class Exchange(asyncio.Protocol):
-    """One request at a time; ``ask`` gives the status and the body of its answer."""
+    """One request at a time. ``ask`` returns the status and the body of its answer."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -22,16 +22,16 @@ class Exchange(asyncio.Protocol):
         self._answer: asyncio.Future[tuple[int, bytes]] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the way out."""
+        """Keep the transport."""
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """A request under way has failed."""
+        """Fail a pending request."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(exc or ConnectionError("the server closed the connection"))
 
     def data_received(self, data: bytes) -> None:
-        """Hand an answer over once it is whole."""
+        """Complete the request once its answer is whole."""
         self._received += data
         head = self._received.find(_END)
         if head < 0 or self._answer is None:
@@ -44,7 +44,7 @@ class Exchange(asyncio.Protocol):
             del self._received[:end]
 
     async def ask(self, request: bytes) -> tuple[int, bytes]:
-        """Send, and wait for the answer; raises ``ConnectionError`` where there is none."""
+        """Send a request and wait for its answer. Raises ``ConnectionError`` if there is none."""
         if self._transport is None or self._transport.is_closing():
             raise ConnectionError("not connected")
         self._answer = asyncio.get_running_loop().create_future()
@@ -52,7 +52,7 @@ class Exchange(asyncio.Protocol):
         return await self._answer
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.close()
 
@@ -64,7 +64,7 @@ async def connect(port: int) -> Exchange:
 
 
 def request_bytes(body: str) -> bytes:
-    """``POST /v1/encode`` with this body, as it goes over the wire."""
+    """``POST /v1/encode`` with this body, as bytes on the wire."""
     data = body.encode()
     head = (
         "POST /v1/encode HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"

@@ -1,7 +1,7 @@
-"""``python -m bench.hits.load``: a plan on stdin, an outcome on stdout. A process of its own, and a lean one.
+"""``python -m bench.hits.load``: the load, in a lean process. A plan on stdin, an outcome on stdout.
 
-At a rate, requests have planned times that do not wait for answers, and latency counts from those: a server
-that stalls is charged for everyone who would have come meanwhile (coordinated omission).
+At a rate, requests have planned times that do not depend on answers, and latency counts from those. So a
+stalled server is charged for every request that would have arrived in the meantime (no coordinated omission).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from epd.contracts.wire import Wire
 
 
 class Request(Wire):
-    """One request's JSON body, and the keys that its answer has to name, in order."""
+    """A JSON body, and the embedding keys that its answer must name, in order."""
 
     body: str
     keys: tuple[str, ...]
 
 
 class Plan(Wire):
-    """A run: as fast as ``connections`` allow, or at ``rate`` requests a second; then ``seconds`` long."""
+    """A load of ``seconds``: as fast as ``connections`` allow, or at ``rate`` requests a second."""
 
     port: int
     requests: tuple[Request, ...]
@@ -42,9 +42,9 @@ class Plan(Wire):
 
 
 class RoundsPlan(Wire):
-    """Turns of as fast as ``connections`` allow, each followed by one of ``share`` of that.
+    """Many turns: first as fast as ``connections`` allow, then at ``share`` of that rate.
 
-    ``seconds`` is the length of a turn at the share, on ``connections_at_share``; the other is a third of it.
+    The part at the share takes ``seconds``, on ``connections_at_share``; the first takes a third of that.
     """
 
     port: int
@@ -58,7 +58,7 @@ class RoundsPlan(Wire):
 
 
 class Round(Wire):
-    """A turn at ``rate`` requests a second; latencies are seconds from a request's planned time."""
+    """A turn at ``rate`` requests a second. Latencies are seconds from a request's planned time."""
 
     rate: float
     latencies: tuple[float, ...]
@@ -73,10 +73,10 @@ class RoundsOutcome(Wire):
 
 
 class Outcome(Wire):
-    """What came of a run. Latencies are seconds; with a rate they count from the planned time of a request.
+    """The result of a plan. Latencies are seconds; with a rate they count from a request's planned time.
 
-    ``cpu`` are seconds of CPU of the load itself. ``wrong`` holds what was amiss with answers; figures count
-    only where it is empty. ``unsent`` are requests whose planned time came and for which no connection was
+    ``cpu`` is the load's own CPU seconds. ``wrong`` holds what was wrong with answers; the figures are valid
+    only if it is empty. ``unsent`` counts requests whose planned time came, but for which no connection was
     free until the end.
     """
 
@@ -92,15 +92,15 @@ class Outcome(Wire):
 
 Ready = tuple[Request, bytes]
 
-#: Complaints that are kept; one is too many already.
-_COMPLAINTS = 5
-#: Seconds for what is under way when the time is over.
+#: Errors that are kept; even one makes the figures invalid.
+_MOST_WRONG = 5
+#: Seconds that pending requests may take after the end.
 _PATIENCE = 15.0
 
 
 @dataclass(slots=True)
 class Tally:
-    """Seconds of each answer, and what was wrong."""
+    """Seconds of each answer, and what was wrong with answers."""
 
     latencies: list[float] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -109,12 +109,12 @@ class Tally:
     def take(self, request: Request, status: int, body: bytes, seconds: float) -> None:
         """Check an answer and count it."""
         self.latencies.append(seconds)
-        complaint = _complaint(request, status, body)
-        if complaint and len(self.wrong) < _COMPLAINTS:
-            self.wrong.append(complaint)
+        problem = _problem(request, status, body)
+        if problem and len(self.wrong) < _MOST_WRONG:
+            self.wrong.append(problem)
 
     def outcome(self, seconds: float) -> Outcome:
-        """The figures."""
+        """The figures so far."""
         ordered = sorted(self.latencies) or [0.0]
         return Outcome(
             answered=len(self.latencies),
@@ -129,12 +129,12 @@ class Tally:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The value below which this share of ordered values lies."""
+    """The value below which this share of the ordered values lies."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def _complaint(request: Request, status: int, body: bytes) -> str:
-    """What is wrong with an answer; empty where it is all cached and names the right embeddings in order."""
+def _problem(request: Request, status: int, body: bytes) -> str:
+    """What is wrong with an answer. Empty if all is cached and names the right embeddings in order."""
     if status != 200:
         return f"status {status}: {body[:200]!r}"
     answer = orjson.loads(body)
@@ -161,7 +161,7 @@ async def connected(port: int, count: int) -> AsyncIterator[list[Exchange]]:
 
 
 def shuffled(requests: Sequence[Request], seed: int) -> Iterator[Ready]:
-    """Requests and what goes over the wire for them, again and again in one order that chance made."""
+    """Requests with their bytes on the wire, in one random order, repeated for ever."""
     ready = [(request, request_bytes(request.body)) for request in requests]
     random.Random(seed).shuffle(ready)
     return itertools.cycle(ready)
@@ -202,7 +202,7 @@ async def ask_open(
     rate: float,
     chance: random.Random,
 ) -> None:
-    """Requests come at exponential gaps (a Poisson process), whatever the answers do."""
+    """Requests arrive at exponential gaps (a Poisson process), whatever the answers do."""
     began = time.perf_counter()
     planned: asyncio.Queue[float] = asyncio.Queue()
 

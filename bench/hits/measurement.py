@@ -1,4 +1,4 @@
-"""One run: cold against cached latency, the most that one API process answers, and turns at 70 % of that."""
+"""One run: cold against cached latency, the most that one API process answers, and latency at 70 % of it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from pathlib import Path
 import psutil
 
 from bench.hits.load import Outcome, Plan, RoundsOutcome, RoundsPlan, quantile
-from bench.hits.site import ITEMS, Kind, Site, images, running_site
+from bench.hits.site import ITEMS, Kind, Site, running_site
+from bench.images import thumbnails
 
 _ROOT = Path(__file__).parents[2]
-#: Items a second that the figures should reach.
+#: Items a second to reach.
 LEAST_ITEMS = 4000.0
 
 _IMAGES = 96
 _REQUESTS = 96
 _CONNECTIONS = 16
-#: Connections of the open loop: more than are ever needed at once, so that no request waits for one.
+#: Connections at a rate: more than are ever needed at once, so that no request waits for one.
 _CONNECTIONS_AT_RATE = 64
 _WARM_UP_SECONDS = 1.5
 _SHARE = 0.7
@@ -33,7 +34,7 @@ _HITS = 3  #: of each new request, afterwards
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """An outcome, and the CPU seconds that the API's process and the store's spent on each request."""
+    """An outcome, and the CPU seconds of the API's and the store's process for each request."""
 
     outcome: Outcome
     api_cpu: float
@@ -41,7 +42,7 @@ class Load:
 
     @property
     def items_per_s(self) -> float:
-        """Items answered a second."""
+        """Answered items a second."""
         return ITEMS * self.outcome.answered / self.outcome.seconds
 
 
@@ -49,8 +50,8 @@ class Load:
 class Turns:
     """Many turns at 70 % of the mixed load, as it was just before each. Seconds.
 
-    ``p99`` and ``p50`` are those of the median turn: a turn in which the machine itself slowed down is one of
-    many. ``p99_pooled`` is over the requests of all turns together.
+    ``p99`` and ``p50`` are those of the median turn, so a turn in which the machine itself was slow counts
+    little. ``p99_pooled`` is over the requests of all turns together.
     """
 
     p50: float
@@ -64,7 +65,7 @@ class Turns:
 
     @classmethod
     def of(cls, outcome: RoundsOutcome) -> Turns:
-        """From what the load process told."""
+        """From the outcome of the load process."""
         each = [sorted(one.latencies) or [math.inf] for one in outcome.rounds]
         pooled = sorted(itertools.chain.from_iterable(each))
         return cls(
@@ -81,10 +82,10 @@ class Turns:
 
 @dataclass(frozen=True, slots=True)
 class HitFigures:
-    """``most`` is as fast as it goes, by kind of source.
+    """Loads and latencies.
 
-    ``steady`` is at 70 % of the mixed one, as that was just before each turn.
-    ``asked`` is at 70 % of ``LEAST_ITEMS``: the same load whatever the machine can do.
+    ``most`` is as fast as possible, by kind of source. ``steady`` is at 70 % of the mixed load, measured just
+    before each turn. ``asked`` is at 70 % of ``LEAST_ITEMS``, the same load whatever the machine can do.
     """
 
     most: dict[Kind, Load]
@@ -97,11 +98,11 @@ class HitFigures:
     def wrong(self) -> list[str]:
         """What was wrong with any answer."""
         loads = [*self.most.values(), self.asked]
-        return [complaint for load in loads for complaint in load.outcome.wrong] + list(self.steady.wrong)
+        return [problem for load in loads for problem in load.outcome.wrong] + list(self.steady.wrong)
 
 
 def measure(seconds: float, kinds: tuple[Kind, ...]) -> HitFigures:
-    """Run a stack and load it; each kind of load takes ``seconds``.
+    """Start a stack and put it under load; each kind of load takes ``seconds``.
 
     Raises:
         RuntimeError: the stack or the load's process failed.
@@ -117,8 +118,8 @@ def measure(seconds: float, kinds: tuple[Kind, ...]) -> HitFigures:
 
 
 def _latencies(site: Site) -> tuple[float, float]:
-    """Median seconds of a request of new pictures, and of the same requests afterwards, one at a time."""
-    new = images(_COLD_ROUNDS * ITEMS, seed=2)
+    """Median seconds of a request of new images, and of the same requests afterwards, one at a time."""
+    new = thumbnails(_COLD_ROUNDS * ITEMS, seed=2)
     fresh = Site(site.stack, site.files_url, new, site.http)
     cold: list[float] = []
     hits: list[float] = []
@@ -139,14 +140,14 @@ def _load(site: Site, kind: Kind, seconds: float, rate: float | None = None) -> 
         rate=rate,
     )
     before = [_cpu(process) for process in processes]
-    outcome = Outcome.from_json(_told("load", plan.to_json(), seconds))
+    outcome = Outcome.from_json(_run_load("load", plan.to_json(), seconds))
     after = [_cpu(process) for process in processes]
     spent = [(late - early) / max(1, outcome.answered) for early, late in zip(before, after, strict=True)]
     return Load(outcome, *spent)
 
 
 def _turns(site: Site, seconds: float) -> Turns:
-    """Some five times as long in all as another load, so that there are many turns."""
+    """Turns at a share. They take five times as long as another load, so that there are many."""
     plan = RoundsPlan(
         port=site.port,
         requests=site.requests(Kind.MIXED, _REQUESTS, seed=3),
@@ -156,11 +157,11 @@ def _turns(site: Site, seconds: float) -> Turns:
         seconds=_TURN_SECONDS,
         share=_SHARE,
     )
-    return Turns.of(RoundsOutcome.from_json(_told("rounds", plan.to_json(), 8 * seconds)))
+    return Turns.of(RoundsOutcome.from_json(_run_load("rounds", plan.to_json(), 8 * seconds)))
 
 
-def _told(module: str, plan: str, seconds: float) -> bytes:
-    """What a load process prints; raises ``RuntimeError`` where it fails."""
+def _run_load(module: str, plan: str, seconds: float) -> bytes:
+    """The output of a load process. Raises ``RuntimeError`` if it fails."""
     done = subprocess.run(
         [sys.executable, "-m", f"bench.hits.{module}"], input=plan.encode(), cwd=_ROOT,
         capture_output=True, check=False, timeout=seconds + 60,

@@ -1,8 +1,8 @@
-"""``python -m bench.hits.rounds``: a share of what a server can do, found out anew before each turn.
+"""``python -m bench.hits.rounds``: load at a share of what the server can do, measured before each turn.
 
-A virtual machine's cores are faster and slower by a half from one second to the next, as its neighbours
-leave them (docs/performance.md). A share of what was reached a minute ago says little there: it may be more
-than all that can be done now.
+The speed of a virtual machine's cores varies by a half from one second to the next, with the load of its
+neighbours (docs/performance.md). There a share of the rate of a minute ago says little: it may be more than
+the server can do now.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from bench.hits.load import (
     shuffled,
 )
 
-_MOST_SHARE = 1 / 3  #: of a turn's length, for the limit before it
+_MOST_SHARE = 1 / 3  #: of a turn's length, for the measurement before it
 
 
 async def _run(plan: RoundsPlan) -> RoundsOutcome:
     turn, chance = shuffled(plan.requests, plan.seed), random.Random(plan.seed)
     rounds: list[Round] = []
-    complaints = Tally()
+    total = Tally()
     async with connected(plan.port, plan.connections_at_share) as exchanges:
         few = exchanges[: plan.connections]
         for _ in range(plan.rounds):
-            tally, rate = Tally(), plan.share * await _most(few, turn, complaints, plan.seconds * _MOST_SHARE)
+            tally, rate = Tally(), plan.share * await _fastest(few, turn, total, plan.seconds * _MOST_SHARE)
             await ask_open(exchanges, turn, tally, plan.seconds, rate, chance)
             rounds.append(Round(rate=rate, latencies=tuple(tally.latencies)))
-            complaints.wrong += tally.wrong
-            complaints.unsent += tally.unsent
-    return RoundsOutcome(rounds=tuple(rounds), wrong=tuple(complaints.wrong), unsent=complaints.unsent)
+            total.wrong += tally.wrong
+            total.unsent += tally.unsent
+    return RoundsOutcome(rounds=tuple(rounds), wrong=tuple(total.wrong), unsent=total.unsent)
 
 
-async def _most(
-    exchanges: Sequence[Exchange], turn: Iterator[Ready], complaints: Tally, seconds: float
+async def _fastest(
+    exchanges: Sequence[Exchange], turn: Iterator[Ready], total: Tally, seconds: float
 ) -> float:
-    """Requests a second."""
+    """The most requests a second that are possible now."""
     tally, began = Tally(), time.perf_counter()
     await ask_closed(exchanges, turn, tally, seconds)
-    complaints.wrong += tally.wrong
+    total.wrong += tally.wrong
     return len(tally.latencies) / (time.perf_counter() - began)
 
 

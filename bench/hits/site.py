@@ -1,96 +1,48 @@
-"""A whole stack as ``epd up`` runs it, with a tiny encoder, and pictures that it has encoded."""
+"""A whole stack as ``epd up`` runs it, with a tiny encoder, and images that it has encoded."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import itertools
 import json
 import random
-import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import psutil
-from PIL import Image
 
+from bench.cli import folder_in_memory
 from bench.engine.rig import Size, load_random
 from bench.hits.load import Request
+from bench.images import served, thumbnails
 from epd.stack.parts import StackOptions
 from epd.stack.stack import Stack
 
-#: Pixels a side: some 2 KB as JPEG, which is small for a picture and large for JSON.
-_SIDE = 64
-_QUALITY = 85
-
-
-def images(count: int, seed: int) -> list[bytes]:
-    """So many different JPEGs; the same ones for the same seed."""
-    chance = random.Random(seed)
-    return [_image(chance) for _ in range(count)]
-
-
-def _image(chance: random.Random) -> bytes:
-    coarse = Image.frombytes("RGB", (8, 8), chance.randbytes(8 * 8 * 3))
-    out = io.BytesIO()
-    coarse.resize((_SIDE, _SIDE), Image.Resampling.BICUBIC).save(out, "JPEG", quality=_QUALITY)
-    return out.getvalue()
-
-
-@contextmanager
-def served(files: Mapping[str, bytes]) -> Iterator[str]:
-    """A server on loopback for files by path (``/0.jpg``); its URL without a slash at the end."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            data = files.get(self.path)
-            self.send_response(200 if data is not None else 404)
-            self.send_header("Content-Type", "image/jpeg")
-            self.send_header("Content-Length", str(len(data or b"")))
-            self.end_headers()
-            self.wfile.write(data or b"")
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, name="images", daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
+#: Images of a request.
 ITEMS = 8
 _TINY = Size("tiny", width=64, layers=2, heads=2, side=56)
-_MEMORY = Path("/dev/shm")
 _WAIT = 60.0
 
 
 class Kind(StrEnum):
-    """How a request names its pictures."""
+    """How a request names its images."""
 
     URL = "url"  #: fetched once, then known for EPD_URL_TTL
     MEDIA_ID = "media_id"  #: uploads, whose id is the digest
     DATA = "data"  #: base64 inside the request
-    MIXED = "mixed"  #: one after the other of these
+    MIXED = "mixed"  #: these in turn
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A running stack. ``keys`` are the embedding keys of ``files``, which all are in the cache."""
+    """A running stack. ``keys`` are the embedding keys of ``files``, which are all in the cache."""
 
     stack: Stack
     files_url: str
@@ -100,18 +52,18 @@ class Site:
 
     @property
     def port(self) -> int:
-        """The API's."""
+        """The port of the API."""
         return int(self.stack.api_url.rpartition(":")[2])
 
     def process(self, name: str) -> psutil.Process:
-        """The process of a part of the stack; raises ``RuntimeError`` where it is down."""
+        """The process of a part of the stack. Raises ``RuntimeError`` if it is down."""
         pid = self.stack.pid(name)
         if pid is None:
             raise RuntimeError(f"{name} is down:\n{self.stack.log_tail(name)}")
         return psutil.Process(pid)
 
     def item(self, kind: Kind, number: int) -> dict[str, Any]:
-        """One picture as an item of a request."""
+        """One image as an item of a request."""
         match kind:
             case Kind.URL:
                 return {"type": "image", "url": f"{self.files_url}/{number}.jpg"}
@@ -123,7 +75,7 @@ class Site:
                 return self.item((Kind.URL, Kind.MEDIA_ID, Kind.DATA)[number % 3], number)
 
     def requests(self, kind: Kind, count: int, seed: int) -> tuple[Request, ...]:
-        """Requests of pictures drawn at random."""
+        """Requests of random images."""
         chance = random.Random(seed)
         drawn = [chance.sample(range(len(self.files)), ITEMS) for _ in range(count)]
         return tuple(
@@ -135,7 +87,7 @@ class Site:
         )
 
     def encode(self, items: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], float]:
-        """Encode items and wait; the answer's items and the seconds that it took.
+        """Encode items and wait. Returns the items of the answer, and the seconds that it took.
 
         Raises:
             RuntimeError: not all of them were encoded.
@@ -154,11 +106,11 @@ class Site:
 
 @contextmanager
 def running_site(count: int) -> Iterator[Site]:
-    """A site with so many pictures in its cache, known by each kind of source."""
+    """A site with so many images in its cache, each known by every kind of source."""
     with (
-        tempfile.TemporaryDirectory(prefix="epd-hits-", dir=_MEMORY if _MEMORY.is_dir() else None) as name,
-        _served(images(count, seed=1)) as (files, url),
-        Stack(_options(Path(name), url)) as stack,
+        folder_in_memory("epd-hits-") as folder,
+        _served(thumbnails(count, seed=1)) as (files, url),
+        Stack(_options(folder, url)) as stack,
     ):
         stack.wait_ready()
         http = HTTPConnection(stack.api_url.removeprefix("http://"), timeout=2 * _WAIT)
@@ -169,7 +121,8 @@ def running_site(count: int) -> Iterator[Site]:
 
 @contextmanager
 def _served(files: list[bytes]) -> Iterator[tuple[list[bytes], str]]:
-    with served({f"/{number}.jpg": data for number, data in enumerate(files)}) as url:
+    by_path = {f"/{number}.jpg": data for number, data in enumerate(files)}
+    with served(by_path.get) as url:
         yield files, url
 
 
@@ -192,7 +145,7 @@ def _options(folder: Path, files_url: str) -> StackOptions:
 
 
 def _warmed(site: Site) -> tuple[str, ...]:
-    """Have every picture encoded, and each URL fetched; the embedding keys."""
+    """Encode every image, by URL and as data. Returns the embedding keys."""
     keys: dict[Kind, list[str]] = {}
     for kind in (Kind.URL, Kind.DATA):
         numbers = iter(range(len(site.files)))

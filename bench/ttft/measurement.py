@@ -1,32 +1,37 @@
-"""Both sides under the same loads, one after the other on the same cores."""
+"""Runs both sides under the same loads, one after the other on the same cores."""
 
 from __future__ import annotations
 
+import re
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.ttft.images import photos, served
+from bench.images import photos, renamed, served
 from bench.ttft.load import PHOTOS, Mix, Requests, first_tokens, one_by_one, saturate
 from bench.ttft.sides import Layout, Side, colocated, separate
 from bench.ttft.sizes import make_model, parameters
 
-#: Open requests while a side's own limit is looked for.
+#: Seconds before each answer of the web server, as from a server far away.
+DELAY = 0.05
+_PATH = re.compile(r"/(\d+)/(\w+)\.jpg")
+
+#: Open requests while a side's own limit is measured.
 _AT_ONCE = 8
 _ALONE, _SATURATING, _ARRIVING = 0, 1, 2
 _ALONE_COUNT = 4
-#: Of the repeated mix's requests, those of the distinct one: no bar stands on it, and it takes longest.
+#: Requests of the distinct mix for each of the repeated one. No target depends on it, and it takes longest.
 _DISTINCT_SHARE = 1 / 3
 
 
 @dataclass(frozen=True)
 class MixFigures:
-    """A side under one mix: requests a second at its limit; seconds to the first token at the given rate.
+    """A side under one mix: requests a second at its limit, and seconds to the first token at ``rate``.
 
-    ``ttft_alone`` is the mean where no other request is open.
+    ``ttft_alone`` is the mean if no other request is open.
     """
 
     throughput: float
@@ -39,7 +44,7 @@ class MixFigures:
 
 @dataclass(frozen=True)
 class TtftFigures:
-    """Both sides by mix. ``differing`` counts requests whose first tokens are not equal."""
+    """Both sides, by mix. ``differing`` counts the requests whose first tokens are not equal."""
 
     colocated: Mapping[Mix, MixFigures]
     separate: Mapping[Mix, MixFigures]
@@ -51,11 +56,17 @@ class TtftFigures:
 def measure(
     requests: int, *, model: str, one: Layout, three: Layout, url_ttl: float, say: Callable[[str], None]
 ) -> TtftFigures:
-    """Measure with so many requests in each load; ``one`` and ``three`` are the sides by their processes.
+    """Measure with so many requests in each load.
 
-    ``model`` is the one whose proportions the checkpoint has (``sizes``).
+    Args:
+        requests: requests of each load.
+        model: the real model whose proportions the checkpoint has (``sizes``).
+        one: layout of the side with one process.
+        three: layout of the side with three.
+        url_ttl: ``EPD_URL_TTL`` in seconds.
+        say: takes a line about each load when it has ended.
     """
-    with tempfile.TemporaryDirectory(prefix="epd-ttft-") as name, served(photos(PHOTOS)) as site:
+    with tempfile.TemporaryDirectory(prefix="epd-ttft-") as name, photo_site(photos(PHOTOS)) as site:
         folder = Path(name)
         checkpoint = folder / "model"
         make_model(checkpoint, model)
@@ -74,6 +85,18 @@ def measure(
         )
 
 
+@contextmanager
+def photo_site(files: Sequence[bytes]) -> Iterator[str]:
+    """Serve ``/{number}/{name}.jpg``: a photo, as a file of that name, after ``DELAY`` seconds."""
+
+    def find(path: str) -> bytes | None:
+        found = _PATH.fullmatch(path)
+        return renamed(files[int(found[1])], found[2]) if found else None
+
+    with served(find, delay=DELAY) as site:
+        yield site
+
+
 def _count(mix: Mix, requests: int) -> int:
     return requests if mix is Mix.REPEATED else max(_AT_ONCE + 1, round(requests * _DISTINCT_SHARE))
 
@@ -85,7 +108,7 @@ def _loads(
     rates: Mapping[Mix, float],
     say: Callable[[str], None],
 ) -> tuple[dict[Mix, MixFigures], dict[str, int]]:
-    """Each mix at the side's own limit, then at ``rates``, which without an entry is that limit."""
+    """Each mix at the side's own limit, then at its rate in ``rates``, by default that limit."""
     figures = {}
     with starting as side:
         requests = Requests(site)

@@ -27,14 +27,14 @@ class Layout:
 
 @dataclass
 class Side:
-    """One side. ``first`` are the first tokens by request id."""
+    """One side. ``first`` has the first tokens by request id."""
 
     ask_bare: Ask
     first: dict[str, int] = field(default_factory=dict)
     rest: list[Future[Any]] = field(default_factory=list)
 
     def ask(self, request: Request) -> Future[Any]:
-        """Send a request; its first token is noted."""
+        """Send a request, and keep its first token."""
         answer = self.ask_bare(request)
         answer.add_done_callback(lambda done: self._note(request, done))
         return answer
@@ -89,5 +89,5 @@ def separate(checkpoint: Path, folder: Path, site: str, *, url_ttl: float, layou
                 return first
 
             yield Side(ask)
-            for answer in decoded:  # Decode had all of it, too
+            for answer in decoded:  # Decode has finished it too
                 answer.result(_PATIENCE)

@@ -1,7 +1,7 @@
 """The models of both sides: small Qwen2.5-VL checkpoints in the proportions of real models.
 
-What the two sides gain from each other depends on how much of a request's work is encoding, so that share is
-the real model's, at the images of this bench; ``encode_over_prefill`` is how it is counted.
+How much separate processes gain depends on how much of a request's work is encoding. So that share is the
+real model's, for the images of this benchmark; ``encode_over_prefill`` computes it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from examples.epd_transformers.proof.checkpoints import Sizes, make_qwen2_5_vl
 #: Rows of an image at most: 1080p becomes 588 x 336 pixels, 1008 patches, 252 rows.
 ROWS = 256
 _PATCHES_OF_A_ROW = 4
-_HEAD = 32  #: width of a head of the small language models, which their rotary sections are made for
+_HEAD = 32  #: width of a head of the small language models; their rotary sections need it
 
 
 @dataclass(frozen=True)
 class Vision:
-    """A vision tower; ``full`` of its blocks look at all patches, the others at ``window`` of them."""
+    """A vision tower; ``full`` of its blocks attend to all patches, the others to ``window`` of them."""
 
     hidden: int
     intermediate: int
@@ -31,7 +31,7 @@ class Vision:
     window: int = 64
 
     def work(self, rows: int, out: int) -> float:
-        """Multiply-adds for an image of so many rows, [rows, out] of them made."""
+        """Multiply-adds for an image that gives [rows, out]."""
         patches, width = rows * _PATCHES_OF_A_ROW, self.hidden * _PATCHES_OF_A_ROW
         block = 4 * self.hidden**2 + self.mlp_matrices * self.hidden * self.intermediate
         seen = self.full * patches + (self.depth - self.full) * min(self.window, patches)
@@ -49,14 +49,14 @@ class Language:
     kv: int
 
     def work(self, tokens: int) -> float:
-        """Multiply-adds for a prompt; each token looks at those before it."""
+        """Multiply-adds for a prompt; each token attends to those before it."""
         layer = 2 * self.hidden**2 + 2 * self.hidden * self.kv + 3 * self.hidden * self.intermediate
         return self.layers * (tokens * layer + tokens**2 * self.hidden)
 
 
 @dataclass(frozen=True)
 class Model:
-    """A vision-language model as far as its work goes."""
+    """The sizes of a vision-language model that decide its work."""
 
     vision: Vision
     language: Language
@@ -66,12 +66,12 @@ class Model:
         return images * self.vision.work(rows, self.language.hidden) / self.language.work(images * rows)
 
 
-#: By their published configurations.
+#: From their published configurations.
 REAL = {
     "qwen2-vl-2b": Model(Vision(1280, 5120, 32, full=32, mlp_matrices=2), Language(1536, 8960, 28, kv=256)),
     "qwen2.5-vl-3b": Model(Vision(1280, 3420, 32, full=4), Language(2048, 11008, 36, kv=256)),
 }
-#: Those that are run. Wide and shallow: in a narrow one, attention would be most of a prompt's work.
+#: The models that run. They are wide and shallow: in a narrow one attention would dominate a prompt.
 SMALL = {
     "qwen2-vl-2b": Model(Vision(160, 424, 9, full=3), Language(512, 1408, 2, kv=64)),
     "qwen2.5-vl-3b": Model(Vision(160, 424, 6, full=2), Language(512, 1408, 3, kv=64)),
@@ -79,7 +79,7 @@ SMALL = {
 
 
 def make_model(folder: Path, name: str) -> None:
-    """Write the checkpoint that has the proportions of the real model of this name."""
+    """Write a checkpoint with the proportions of the real model of this name."""
     vision, language = SMALL[name].vision, SMALL[name].language
     text = {
         "hidden_size": language.hidden,
@@ -102,7 +102,7 @@ def make_model(folder: Path, name: str) -> None:
 
 
 def parameters(folder: Path) -> dict[str, int]:
-    """Numbers of the vision tower (``encoder``) and of the rest (``language_model``)."""
+    """Parameters of the vision tower (``encoder``) and of the rest (``language_model``)."""
     found = {"encoder": 0, "language_model": 0}
     with safe_open(folder / "model.safetensors", "np") as file:
         for name in file.keys():  # noqa: SIM118  not a mapping

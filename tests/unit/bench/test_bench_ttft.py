@@ -12,8 +12,9 @@ import httpx
 import pytest
 from PIL import Image
 
-from bench.ttft.images import DELAY, SIZE, photos, renamed, served
+from bench.images import PHOTO_SIZE, photos, renamed
 from bench.ttft.load import MOST_IMAGES, PHOTOS, Mix, Request, Requests, first_tokens, one_by_one, saturate
+from bench.ttft.measurement import DELAY, photo_site
 from bench.ttft.sizes import REAL, SMALL
 
 SITE = "http://127.0.0.1:1"
@@ -117,12 +118,12 @@ def test_a_renamed_photo_is_another_file_with_the_same_pixels(photo: bytes) -> N
     other = renamed(photo, "distinct7")
     assert other != photo
     first, second = (Image.open(io.BytesIO(data)).convert("RGB") for data in (photo, other))
-    assert first.size == SIZE
+    assert first.size == PHOTO_SIZE
     assert first.tobytes() == second.tobytes()
 
 
 def test_the_server_takes_its_time_and_knows_what_the_caller_has(photo: bytes) -> None:
-    with served([photo]) as url, httpx.Client(trust_env=False) as http:
+    with photo_site([photo]) as url, httpx.Client(trust_env=False) as http:
         began = time.perf_counter()
         answer = http.get(f"{url}/0/any.jpg")
         assert time.perf_counter() - began >= DELAY
