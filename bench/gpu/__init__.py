@@ -1,1 +1,1 @@
-"""What a CUDA device does with the encoders: replays, preprocessing, overlap, memory, and its own limit."""
+"""What a CUDA device does with the encoders, against its own limits; and its twins on a CPU, for tests."""

@@ -1,7 +1,6 @@
-"""Encoders with random weights, made where they will run: sizes are real, values cost no file and no copy.
+"""Encoders of real sizes with random weights, made on the device without a file or a copy.
 
-They are the worker's own encoder classes around the worker's own towers; only the reading of a checkpoint is
-left out.
+They are the worker's own encoder classes around its own towers. Only the reading of a checkpoint is left out.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ _NO_DIGEST = "0" * 64
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Device and dtype of an encoder; on ``meta`` it has shapes and no values."""
+    """Device and dtype of an encoder. On ``meta`` it has shapes but no values."""
 
     device: torch.device
     dtype: torch.dtype
 
 
 def random_whisper(name: str, shape: WhisperShape, place: Place) -> whisper.WhisperEncoder:
-    """Windows of as many seconds as the tower's positions ask for: two feature frames of 10 ms a row."""
+    """Windows as long as the tower's positions: two feature frames of 10 ms for each row."""
     with torch.device("meta"):
         tower = WhisperTower(shape)
     rule = MelRule(bins=shape.mel_bins, window=shape.positions * 2 * 160)
@@ -62,7 +61,7 @@ def random_whisper(name: str, shape: WhisperShape, place: Place) -> whisper.Whis
 
 
 def random_dinov2(name: str, shape: Dinov2Shape, place: Place) -> ImageEncoder:
-    """Pictures of 224 pixels a side, from a shorter side of 256."""
+    """Images of 224 pixels a side, cropped from a shorter side of 256."""
     with torch.device("meta"):
         tower = Dinov2Tower(shape)
     weights, side = _filled(tower, place), 224 // shape.patch
@@ -125,7 +124,7 @@ def _bounds(sizes: VisionSizes, *, least: int) -> PixelBounds:
 
 
 def _request(name: str, place: Place) -> LoadRequest:
-    """What a card is made from; there is no checkpoint behind it."""
+    """The request that a card is made from. Its checkpoint does not exist."""
     return LoadRequest(
         name=name, checkpoint=Checkpoint(Path("random")), device=place.device, dtype=place.dtype
     )
@@ -133,7 +132,7 @@ def _request(name: str, place: Place) -> LoadRequest:
 
 @torch.no_grad()
 def _filled(tower: nn.Module, place: Place) -> LoadedWeights:
-    """Give a tower that was built on ``meta`` memory and random values; weights of norms are about one."""
+    """Give memory and random values to a tower built on ``meta``. Weights of norms are about one."""
     tower.to(place.dtype).requires_grad_(False).eval()
     if place.device.type != "meta":
         tower.to_empty(device=place.device)

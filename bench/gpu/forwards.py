@@ -1,4 +1,4 @@
-"""One tower: eager against replayed forwards of growing batches, its share of the limit, and its memory."""
+"""One tower: eager against replayed forwards of growing batches, their share of the limit, and memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpu_worker.engine.graphs.buckets import Bucket, make_bucket
 from gpu_worker.engine.graphs.graph_set import CaptureBounds, GraphSet
 from gpu_worker.service.health import encoder_bytes
 
-#: Items a batch.
+#: Items of a batch.
 COUNTS = (1, 2, 4, 8, 16)
 _NO_BOUND = CaptureBounds(memory=1 << 62, graphs=64)
 
@@ -25,10 +25,10 @@ _NO_BOUND = CaptureBounds(memory=1 << 62, graphs=64)
 class BatchFigures:
     """One batch of equal items, in a bucket that they fill.
 
-    ``eager_ms`` is the encoder's forward; ``replay_ms`` is all that the runner does instead: fill the static
-    buffers, replay, copy the rows. ``tflops`` and ``share_of_limit`` are of the faster way, by the
-    operations that ``Tower.operations`` counts; ``largest_difference`` is of the rows of both ways,
-    relative to the largest eager value.
+    ``eager_ms`` is the encoder's forward. ``replay_ms`` is what the runner does instead: fill the static
+    buffers, replay, copy the rows. ``tflops`` and ``share_of_limit`` are those of the faster one, from the
+    operations that ``Tower.operations`` counts. ``largest_difference`` is between the rows of both, relative
+    to the largest eager value.
     """
 
     items: int
@@ -44,9 +44,9 @@ class BatchFigures:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TowerMemory:
-    """Bytes: of the encoder's tensors; of static buffers and captures; and the most during eager forwards.
+    """Bytes of the encoder's tensors, of static buffers and captures, and the most during eager forwards.
 
-    The last two hold for the batches measured; ``eager_peak`` counts weights, inputs and rows too.
+    The last two are for the measured batches. ``eager_peak`` includes weights, inputs and rows.
     """
 
     weights: int
@@ -56,7 +56,7 @@ class TowerMemory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TowerFigures:
-    """All of one tower. ``missing`` says why a bucket has no graph, by its units."""
+    """All figures of one tower. ``missing`` has, by units, why a bucket has no graph."""
 
     tower: str
     parameters: int
@@ -69,10 +69,10 @@ class TowerFigures:
 def measure_tower(
     tower: Tower, target: Target, limit_tflops: float | None, counts: Sequence[int] = COUNTS
 ) -> TowerFigures:
-    """Build the tower, run it eagerly, then capture it. ``limit_tflops``: None where it is not known.
+    """Build the tower, run it eagerly, then capture it. ``limit_tflops`` is ``None`` if it is not known.
 
     Raises:
-        EncodeFailed: no bucket at all could be captured.
+        EncodeFailed: no bucket could be captured.
     """
     encoder, meter = tower.on(target), target.meter
     batches = [tower.items(encoder, count) for count in counts]
@@ -107,7 +107,7 @@ def measure_tower(
 
 
 def _captured(encoder: Capturable, batches: Sequence[Inputs], target: Target) -> GraphSet:
-    """Captures of just the buckets that the batches fill."""
+    """Captures of exactly the buckets that the batches fill."""
     form = encoder.graph_form
     units = {inputs.tensors[form.units].shape[0] for inputs in batches}
     wanted: list[Bucket] = [make_bucket(form, count) for count in sorted(units)]
@@ -118,7 +118,7 @@ def _captured(encoder: Capturable, batches: Sequence[Inputs], target: Target) ->
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Trial:
-    """What was measured of one batch: seconds both ways, and the operations of one forward."""
+    """Measurements of one batch: seconds eager and replayed, and the operations of one forward."""
 
     items: int
     units: int
@@ -127,7 +127,7 @@ class _Trial:
     operations: int
 
     def figures(self, limit_tflops: float | None, difference: float) -> BatchFigures:
-        """What is told of it."""
+        """The figures of the batch."""
         fastest = min(self.eager, self.replay)
         tflops = self.operations / fastest / 1e12
         return BatchFigures(
@@ -144,6 +144,6 @@ class _Trial:
 
 
 def _difference(rows: torch.Tensor, expected: torch.Tensor) -> float:
-    """NaN where either holds one: a wrong capture must not look like a fast one."""
+    """NaN if either has one: a wrong capture must not look like a fast one."""
     largest = (rows.float() - expected.float()).abs().max() / expected.float().abs().max()
     return float(largest)

@@ -1,4 +1,4 @@
-"""How well the engine hides its stages behind each other: its wall time against the slowest stage alone."""
+"""How well the engine overlaps its stages: its wall time against the slowest stage alone."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class OverlapFigures:
     """Medians for all ``items``, each stage alone (upload; preprocess and forward; download and file).
 
     ``efficiency`` is the engine's wall time over the slowest stage: 1 is perfect, and it cannot be much less.
-    ``of_serial`` is the same over the sum of the stages. ``device_peak`` and ``pinned_peak`` are bytes while
-    the engine ran: weights, staged batches, activations and rows; and pinned host memory.
+    ``of_serial`` is the wall time over the sum of the stages. ``device_peak`` and ``pinned_peak`` are bytes
+    while the engine ran: weights, staged batches, activations and rows; and pinned host memory.
     """
 
     tower: str
@@ -52,7 +52,7 @@ class OverlapFigures:
 def measure_overlap(
     tower: Tower, size: tuple[int, int], batch_items: int, target: Target, folder: Path
 ) -> OverlapFigures:
-    """Pictures of (height, width) in eight batches, through the real engine; ``folder`` is in memory.
+    """Images of (height, width) in eight batches, through the real engine. ``folder`` is in memory.
 
     Raises:
         EncodeFailed: an item failed.
@@ -90,7 +90,7 @@ def measure_overlap(
 def _alone(
     encoder: Encoder, slots: Sequence[Slot], batch_items: int, target: Target, writer: Writer, device: Device
 ) -> tuple[float, float, float]:
-    """Seconds of each stage for all batches, while the other stages rest."""
+    """Seconds of each stage for all batches, while the other stages are idle."""
     planned = [_planned(slot, encoder) for slot in slots]
     batches = [planned[start : start + batch_items] for start in range(0, len(planned), batch_items)]
     marks = [time.perf_counter()]

@@ -1,4 +1,4 @@
-"""Where the benchmark runs: the device, its dtype, and how forwards are captured on it."""
+"""Where the benchmark runs: the device, its dtype, its clock and memory counters, and its limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpu_worker.engine.graphs.cuda_graph import CudaBackend, GraphBackend
 
 Call = Callable[[], object]
 
-#: Rounds that are timed for each figure, and the seconds that they may take together.
+#: Most and fewest timed rounds of a figure, and the seconds that they may take together.
 _MOST_ROUNDS, _LEAST_ROUNDS = 30, 3
 _ENOUGH = 0.5
 
@@ -24,23 +24,23 @@ class Meter(Protocol):
     """The clock and the memory counters of one device."""
 
     def seconds(self, call: Call) -> float:
-        """Median seconds of a call's work, launches included, after one call that is not counted."""
+        """Median seconds of a call's work, launches included, after one call to warm up."""
         ...
 
     def wait(self) -> None:
-        """Return when the device has done all that it was given."""
+        """Return when the device has finished all its work."""
         ...
 
     def begin_peak(self) -> None:
-        """Count the most memory from now on."""
+        """Start to measure the peak memory."""
         ...
 
     def peak_bytes(self) -> int | None:
-        """The most bytes of the device that tensors took since then; None where nobody counts."""
+        """Peak bytes of tensors on the device since then. ``None`` if they are not counted."""
         ...
 
     def pinned_bytes(self) -> int | None:
-        """The most bytes of pinned host memory that were held since then."""
+        """Peak bytes of pinned host memory since then. ``None`` if they are not counted."""
         ...
 
 
@@ -51,7 +51,7 @@ class CudaMeter:
         self._device = device
 
     def seconds(self, call: Call) -> float:
-        """The rounds are queued one behind the other, and waited for once."""
+        """Median of the rounds, which are queued together and waited for once."""
         self._timed(call, 1)
         rounds = _rounds(self._timed(call, 1)[0], _ENOUGH)
         return statistics.median(self._timed(call, rounds))
@@ -61,17 +61,17 @@ class CudaMeter:
         torch.cuda.synchronize(self._device)
 
     def begin_peak(self) -> None:
-        """Free what is cached, and forget the peaks of the device and of pinned memory."""
+        """Free cached memory, and reset the peaks of the device and of pinned memory."""
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self._device)
         torch.cuda.memory.reset_peak_host_memory_stats()
 
     def peak_bytes(self) -> int | None:
-        """Bytes of live tensors at their most, those of captured forwards included."""
+        """Peak bytes of live tensors, including those of captured forwards."""
         return int(torch.cuda.max_memory_allocated(self._device))
 
     def pinned_bytes(self) -> int | None:
-        """Bytes of torch's pinned blocks, in use or kept for the next, at their most."""
+        """Peak bytes of torch's pinned blocks, in use or cached."""
         most: int | None = torch.cuda.memory.host_memory_stats().get("allocated_bytes.peak")
         return most
 
@@ -89,10 +89,10 @@ class CudaMeter:
 
 
 class CpuMeter:
-    """Wall time; memory of a processor is not told apart."""
+    """Wall time. Memory of a CPU is not counted."""
 
     def __init__(self, enough: float = _ENOUGH) -> None:
-        """Rounds of one figure may take ``enough`` seconds together."""
+        """The rounds of one figure may take ``enough`` seconds together."""
         self._enough = enough
 
     def seconds(self, call: Call) -> float:
@@ -102,17 +102,17 @@ class CpuMeter:
         return statistics.median(self._once(call) for _ in range(rounds))
 
     def wait(self) -> None:
-        """Work is done when its call returns."""
+        """Does nothing: work is done when its call returns."""
 
     def begin_peak(self) -> None:
-        """Nobody counts."""
+        """Does nothing."""
 
     def peak_bytes(self) -> int | None:
-        """Nobody counts."""
+        """Not counted."""
         return None
 
     def pinned_bytes(self) -> int | None:
-        """None is pinned."""
+        """Not counted."""
         return None
 
     def _once(self, call: Call) -> float:
@@ -127,7 +127,7 @@ def _rounds(once: float, enough: float) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """One device. ``self_test``: everything is tiny, and no figure says anything of a GPU."""
+    """One device. With ``self_test`` everything is tiny, and no figure says anything about a GPU."""
 
     device: torch.device
     name: str
@@ -138,7 +138,7 @@ class Target:
 
 
 def cuda_target(device: torch.device) -> Target:
-    """A CUDA device in bfloat16, as a worker runs on it; the first where none is numbered."""
+    """A CUDA device in bfloat16, as for a worker. The first one if the device has no index."""
     device = torch.device("cuda", device.index or 0)
     torch.cuda.set_device(device)
     return Target(
@@ -152,10 +152,10 @@ def cuda_target(device: torch.device) -> Target:
 
 
 def self_test_target() -> Target:
-    """The processor with the twin of captured forwards: shows that the benchmark runs, and no more."""
+    """The CPU with the twin of captured forwards. It only shows that the benchmark runs."""
     return Target(
         device=torch.device("cpu"),
-        name="the processor",
+        name="the CPU",
         dtype=torch.float32,
         make_backend=TwinBackend,
         meter=CpuMeter(enough=0.01),
@@ -178,7 +178,7 @@ class Limit:
 
 
 def measure_limit(target: Target) -> Limit:
-    """Random values: on zeros a product can run faster than on any data."""
+    """Measure with random values, since a product of zeros can be faster than one of data."""
     seconds = target.meter.seconds
     side = _TINY_SIDE if target.self_test else _SIDE
     left, right = (torch.randn(side, side, device=target.device).to(target.dtype) for _ in range(2))

@@ -1,4 +1,4 @@
-"""The towers that are measured, with the item that each is fed."""
+"""The measured towers, each with the item that it encodes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _RATE = 16_000  #: Hz, of all speech encoders
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tower:
-    """A tower of one size. ``item`` is the size of what it encodes; ``build`` makes it anywhere."""
+    """A tower of one size. ``item`` is the size of what it encodes; ``build`` makes it on any device."""
 
     name: str
     item: RawImage | RawAudio
     build: Callable[[Place], Capturable]
 
     def on(self, target: Target) -> Capturable:
-        """The encoder where the benchmark runs."""
+        """The encoder on the device of the benchmark."""
         return self.build(Place(target.device, target.dtype))
 
     def items(self, encoder: Capturable, count: int) -> Inputs:
@@ -39,18 +39,18 @@ class Tower:
         return encoder.preprocess(raws, [encoder.plan(self.item, ItemOptions())] * count)
 
     def operations(self, inputs: Inputs) -> int:
-        """Floating-point operations of one forward, counted over the tower's own calls without running it.
+        """Floating-point operations of one forward, counted from the tower's own calls on ``meta`` tensors.
 
         A multiplication and its addition count as two. Only matrix products, convolutions and attention
-        are counted, and attention inside its segments alone.
+        inside segments are counted.
         """
         shapes = self.build(Place(torch.device("meta"), torch.float32))
-        hollow = {
+        on_meta = {
             name: torch.empty_like(tensor, device="meta", dtype=_counted(tensor.dtype))
             for name, tensor in inputs.tensors.items()
         }
         with FlopCounterMode(display=False) as counter:
-            shapes.forward(replace(inputs, tensors=hollow))
+            shapes.forward(replace(inputs, tensors=on_meta))
         return int(counter.get_total_flops())
 
 
@@ -63,21 +63,21 @@ def random_raw(item: RawImage | RawAudio, seed: int) -> Tensor:
 
 
 def image(height: int, width: int) -> RawImage:
-    """The size of a picture."""
+    """The size of an image."""
     return RawImage(blob=_BLOB, height=height, width=width, original_size=(width, height))
 
 
 def audio(seconds: int) -> RawAudio:
-    """The size of a sound."""
+    """The size of audio."""
     return RawAudio(blob=_BLOB, samples=seconds * _RATE, sample_rate=_RATE)
 
 
 def _counted(dtype: torch.dtype) -> torch.dtype:
-    """The hollow tower's dtype for values; places and offsets stay whole numbers."""
+    """float32 for values; indices and offsets keep their integer type."""
     return torch.float32 if dtype.is_floating_point else dtype
 
 
-#: Every tower gives 256 or 257 rows a picture, or 1500 a window.
+#: Every tower gives 256 or 257 rows for an image, or 1500 for a window.
 TOWERS = (
     Tower(
         name="whisper-tiny",

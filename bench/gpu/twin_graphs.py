@@ -1,7 +1,7 @@
-"""The CPU twin of a CUDA graph: same memory, same aliasing, so that its rules are tested without a GPU.
+"""The CPU twin of CUDA graphs: the same aliasing of memory, so that its rules are tested without a GPU.
 
-A capture keeps the call; a replay runs it on the static buffers as they are, and writes the result to where
-the capture wrote it. All captures write to one pool, each from its start, as graphs of one pool may do.
+A capture keeps the call. A replay runs it on the present content of the static buffers, and writes the result
+to the same place as the capture. All captures write to the start of one pool, as graphs of one pool may do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpu_worker.engine.graphs.cuda_graph import Call
 
 
 class TwinPool:
-    """Memory that the results of all captures share; it grows for the largest and is freed with the last."""
+    """Memory that the results of all captures share, as large as the largest."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
@@ -25,11 +25,11 @@ class TwinPool:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the largest living owner needs."""
+        """Bytes that the largest owner needs."""
         return max(self._owners.values(), default=0)
 
     def place(self, owner: object, result: Tensor) -> Tensor:
-        """The pool's front as a tensor like the result, with the result in it."""
+        """The result, copied to the start of the pool."""
         self._owners[id(owner)] = result.nbytes
         if result.nbytes > self._memory.nbytes:
             self._memory = torch.empty(result.nbytes, dtype=torch.uint8)
@@ -37,7 +37,7 @@ class TwinPool:
         return held.copy_(result)
 
     def forget(self, owner: object) -> None:
-        """The owner writes no more."""
+        """Note that the owner writes no more."""
         self._owners.pop(id(owner), None)
 
 
@@ -50,7 +50,7 @@ class TwinCapture:
         pool.place(self, call())
 
     def replay(self) -> Tensor:
-        """Run the call on what the static buffers hold; the result is the pool's memory."""
+        """Run the call on the static buffers. The result is memory of the pool."""
         return self._pool.place(self, self._call())
 
     def release(self) -> None:
@@ -79,9 +79,9 @@ class TwinBackend:
         return time.perf_counter() - start
 
     def lengths(self, offsets: Tensor, longest: int) -> tuple[int, ...]:
-        """What the offsets say now, as the kernels of a GPU would read it.
+        """The present lengths in the offsets, as the kernels of a GPU read them.
 
-        Raises ``ValueError`` where a segment is longer than what was captured: a GPU would leave rows out.
+        Raises ``ValueError`` if a segment is longer than at capture, where a GPU would leave rows out.
         """
         lengths = tuple(end - start for start, end in pairwise(offsets.tolist()) if end != start)
         if min(lengths, default=1) < 0 or max(lengths, default=0) > longest:
@@ -89,5 +89,5 @@ class TwinBackend:
         return lengths
 
     def takes(self, form: GraphForm, dtype: torch.dtype) -> bool:
-        """All."""
+        """Always."""
         return True

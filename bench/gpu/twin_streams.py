@@ -1,9 +1,9 @@
-"""The CPU twin of a device's streams: copies run later, in their own threads, and a log says what ran when.
+"""The CPU twin of a device's streams: copies run later, in their own threads, and a log has their order.
 
-What goes wrong with asynchronous copies is order: memory that is written again before a copy has read it, or
-read before a copy has written it. Here a copy reads and writes when its turn comes, not when it is started;
-memory of the "device" holds garbage until then, and a gate can hold a stream back as long as a test likes.
-Compute is what the calling thread does. Only its waiting for copies blocks, as a real compute stream would.
+Asynchronous copies go wrong if memory is written again before a copy has read it, or read before a copy has
+written it. Here a copy reads and writes when its turn comes, not when it is started. Memory of the "device"
+holds garbage until then, and a gate can hold a stream back as long as a test wants. Compute is what the
+calling thread does. It blocks only to wait for copies, as a real compute stream does.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _GARBAGE = 0xA5
 
 @dataclass(slots=True)
 class TwinMark:
-    """A point in a stream; ``at`` is the monotonic time at which it was reached."""
+    """A point in a stream. ``at`` is the monotonic time at which it was reached."""
 
     at: float = 0.0
     _done: threading.Event = field(default_factory=threading.Event)
 
     def reach(self) -> None:
-        """All before it is done."""
+        """Note that all work before it is done."""
         self.at = time.perf_counter()
         self._done.set()
 
     def reached(self) -> bool:
-        """Whether it was."""
+        """Whether it was reached."""
         return self._done.is_set()
 
     def wait(self) -> None:
-        """Block until it is; raises ``TimeoutError`` where it never is."""
+        """Block until it is reached. Raises ``TimeoutError`` if it never is."""
         if not self._done.wait(_PATIENCE):
             raise TimeoutError("a mark of the twin was never reached")
 
@@ -53,7 +53,7 @@ class TwinMark:
 
 
 class TwinStream:
-    """One stream: a thread that does its work in order, as long as its gate is open."""
+    """One stream: a thread that does its work in order, while its gate is open."""
 
     def __init__(self, name: str, log: list[str]) -> None:
         self.gate = threading.Event()
@@ -65,14 +65,14 @@ class TwinStream:
         self._thread.start()
 
     def put(self, work: Callable[[], None]) -> TwinMark:
-        """Do this after all that was put before."""
+        """Do this work after all that was put before."""
         mark = TwinMark()
         self._log.append(f"{self._name} queued")
         self._work.put((work, mark))
         return mark
 
     def close(self) -> None:
-        """End the thread; what is held back is not done."""
+        """End the thread. Work that is held back is not done."""
         self._work.put(None)
         self.gate.set()
         self._thread.join(_PATIENCE)
@@ -88,7 +88,7 @@ class TwinStream:
 
 
 class TwinStreams:
-    """Streams on the CPU: at most ``capacity`` bytes of living uploads, ``pinnable`` of pinned memory."""
+    """Streams on the CPU: at most ``capacity`` bytes of live uploads, ``pinnable`` of pinned memory."""
 
     kind = "twin"
 
@@ -103,17 +103,17 @@ class TwinStreams:
         self._host = _Meter()
 
     def pinned(self, nbytes: int) -> Tensor:
-        """Host memory within ``pinnable``."""
+        """Host memory, if ``pinnable`` allows it."""
         if self._host.nbytes + nbytes > self.pinnable:
             raise torch.AcceleratorError("CUDA error: out of memory")
         return self._host.measured(torch.empty(nbytes, dtype=torch.uint8))
 
     def pinned_bytes(self) -> int:
-        """Bytes of it that are alive."""
+        """Bytes of it that are in use."""
         return self._host.nbytes
 
     def target(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """Garbage within ``capacity``."""
+        """Memory with garbage, if ``capacity`` allows it."""
         nbytes = shape.numel() * dtype.itemsize
         if self._device.nbytes + nbytes > self.capacity:
             raise torch.OutOfMemoryError(f"{self._device.nbytes} and {nbytes} bytes of {self.capacity}")
@@ -125,13 +125,13 @@ class TwinStreams:
         return self.inward.put(lambda: _copy(target, source))
 
     def compute_after(self, marks: Sequence[Mark], uploaded: Sequence[Tensor]) -> None:
-        """The caller is the compute stream, so it waits."""
+        """Wait, since the caller is the compute stream."""
         for mark in marks:
             mark.wait()
         self.log.append("compute begins")
 
     def mark(self) -> TwinMark:
-        """Compute is done when its call returns."""
+        """A mark that is already reached: compute is done when its call returns."""
         mark = TwinMark()
         mark.reach()
         return mark
@@ -141,7 +141,7 @@ class TwinStreams:
         return self.outward.put(lambda: _copy(target, source))
 
     def free_cache(self) -> None:
-        """Counted."""
+        """Count the call."""
         self.freed_caches += 1
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ class TwinStreams:
 
 
 class _Meter:
-    """Bytes of memory that is alive, under whatever views."""
+    """Bytes of memory in use, under any views."""
 
     def __init__(self) -> None:
         self.nbytes = 0

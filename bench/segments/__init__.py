@@ -1,1 +1,1 @@
-"""What known segments of a sound save, through a whole stack."""
+"""What cached segments of audio save, through a whole stack."""

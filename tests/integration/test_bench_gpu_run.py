@@ -49,7 +49,7 @@ def test_sections_are_chosen_and_bounded_and_told_as_tables(capsys: pytest.Captu
     assert status("--device", "cpu", "--tiny", "--only", "preprocess") == 0
     text = capsys.readouterr().out
     assert text.startswith("SELF-TEST, no figure of a GPU")
-    assert "| family | picture |" in text
+    assert "| family | image |" in text
     assert "| tower |" not in text
     assert status("--device", "cpu", "--tiny", "--json", "--budget", "0") == 0
     document = json.loads(capsys.readouterr().out)
