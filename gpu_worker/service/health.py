@@ -8,7 +8,7 @@ import logging
 import time
 import types
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
@@ -17,10 +17,12 @@ from torch import Tensor
 from epd.contracts.embedding import EncoderCard
 from epd.contracts.errors import StoreUnavailable
 from epd.processes import PeriodicThread, log_failure
-from epd.store.records import Cards
 from epd.telemetry.counters import Count, counter_key
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.engine.forward import GraphFigures
+
+if TYPE_CHECKING:
+    from epd.store.records import Cards  # bench.gpu runs where redis is not installed
 
 _log = logging.getLogger(__name__)
 
