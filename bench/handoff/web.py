@@ -1,7 +1,7 @@
 """``python -m bench.handoff.web FOLDER``: serves a folder on loopback until its standard input ends.
 
-It is a process of its own, so its CPU time is not counted as the benchmark's, and it ends with the benchmark
-in any case. Its first line of output is its port.
+It is a separate process, so its CPU time is not counted as the benchmark's, and it always ends with the
+benchmark. Its first line of output is its port.
 """
 
 from __future__ import annotations

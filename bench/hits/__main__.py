@@ -12,7 +12,7 @@ MOST_P99_MS = 25.0
 _NOTE = (
     f"POST /v1/encode, {ITEMS} images a request, every item cached; one uvicorn process as "
     "epd up starts it, Valkey, workers and the load generator on the same machine; mixed = URLs within "
-    "EPD_URL_TTL, upload ids and base64 by turns; p99 at 70 % of the mixed load: of the "
+    "EPD_URL_TTL, upload ids and base64 in turn; p99 at 70 % of the mixed load: of the "
     "median of many turns, each at 70 % of what was measured just before it, since the machine's own speed "
     "varies (p99_ms_at_70_pooled: of all requests of all turns); and at 70 % of the 4000 items/s that are "
     "asked for; planned (Poisson) arrivals, "

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-
 #: One in so many batches is led by a bulk slot, if one waits.
 BULK_EVERY = 4
 

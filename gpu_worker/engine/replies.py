@@ -22,7 +22,6 @@ from gpu_worker.engine.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 
-
 #: Batches whose rows may wait to be written. With more, the device thread waits.
 _BATCHES_AHEAD = 2
 _TICK = 1.0

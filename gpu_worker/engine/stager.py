@@ -85,7 +85,7 @@ class Stager:
         try:
             return self._observer.still_wanted(slots)
         except Exception:
-            _log.exception("cannot tell whether %d slots are wanted; they are encoded", len(slots))
+            _log.exception("cannot find out whether %d slots are wanted; they are encoded", len(slots))
             return {slot.id for slot in slots}
 
     def _drop(self, batch: Sequence[Planned], reason: DropReason) -> None:

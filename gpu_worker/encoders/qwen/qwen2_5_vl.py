@@ -121,7 +121,7 @@ class Qwen25VisionTower(QwenTower):
 
 
 def load(request: LoadRequest) -> QwenEncoder:
-    """Read the vision tower of a Qwen2.5-VL checkpoint. Raises ``SettingsError`` where it cannot be used."""
+    """Read the vision tower of a Qwen2.5-VL checkpoint. Raises ``SettingsError`` if it cannot be used."""
     shape = _shape(request.checkpoint)
     with torch.device("meta"):
         tower = Qwen25VisionTower(shape)

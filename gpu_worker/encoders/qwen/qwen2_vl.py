@@ -94,7 +94,7 @@ class Qwen2VisionTower(QwenTower):
 
 
 def load(request: LoadRequest) -> QwenEncoder:
-    """Read the vision tower of a Qwen2-VL checkpoint. Raises ``SettingsError`` where it cannot be used."""
+    """Read the vision tower of a Qwen2-VL checkpoint. Raises ``SettingsError`` if it cannot be used."""
     sizes = _sizes(request.checkpoint)
     activation = read_activation(read_vision_config(request.checkpoint), "quick_gelu")
     with torch.device("meta"):

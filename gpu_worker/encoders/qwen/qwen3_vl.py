@@ -45,7 +45,7 @@ PREPROCESS_REVISION = "qwen3_vl-1"
 #: Pixels of an image in the published preprocessor files: 64 to 16384 cells of 32 x 32.
 _IMAGE_PIXELS = PixelBounds(least=64 * 32 * 32, most=16384 * 32 * 32)
 
-#: Pixels of all frames of a video where no file gives them: transformers' ``Qwen3VLVideoProcessor``.
+#: Pixels of all frames of a video, if no file gives them: transformers' ``Qwen3VLVideoProcessor``.
 _VIDEO_PIXELS = PixelBounds(least=128 * 32 * 32, most=768 * 32 * 32)
 
 
@@ -184,7 +184,7 @@ class Qwen3VisionTower(QwenTower):
 
 
 def load(request: LoadRequest) -> QwenEncoder:
-    """Read the vision tower of a Qwen3-VL checkpoint. Raises ``SettingsError`` where it cannot be used."""
+    """Read the vision tower of a Qwen3-VL checkpoint. Raises ``SettingsError`` if it cannot be used."""
     checkpoint = request.checkpoint
     config = read_vision_config(checkpoint)
     shape = _shape(config)
@@ -205,7 +205,7 @@ def load(request: LoadRequest) -> QwenEncoder:
 
 
 def _size_rule(checkpoint: Checkpoint, shape: Qwen3VisionShape) -> VolumeRule:
-    """Raises ``SettingsError`` where the file asks for the other rule of frames."""
+    """Raises ``SettingsError`` if the file asks for the other rule of frames."""
     processor = checkpoint.video_processor
     if processor.get("cap_pixels_per_frame") is not None:
         require_value(processor, "cap_pixels_per_frame", supported=False)

@@ -73,7 +73,7 @@ class Qwen2AudioEncoder(PackedSpeechEncoder):
 
 
 def load(request: LoadRequest) -> Qwen2AudioEncoder:
-    """Read tower and projector of a checkpoint. Raises ``SettingsError`` where they cannot be used."""
+    """Read tower and projector of a checkpoint. Raises ``SettingsError`` if they cannot be used."""
     checkpoint = request.checkpoint
     audio, text = (checkpoint.config.get(name) for name in ("audio_config", "text_config"))
     if not isinstance(audio, Mapping) or not isinstance(text, Mapping):

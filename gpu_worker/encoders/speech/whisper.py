@@ -78,7 +78,7 @@ class WhisperEncoder:
 
 
 def load(request: LoadRequest) -> WhisperEncoder:
-    """Read the encoder half of a Whisper checkpoint. Raises ``SettingsError`` where it cannot be used."""
+    """Read the encoder half of a Whisper checkpoint. Raises ``SettingsError`` if it cannot be used."""
     shape = read_speech_shape(request.checkpoint.config)
     extractor = request.checkpoint.feature_extractor
     # The tower sets the length of a window: two feature frames for each row.

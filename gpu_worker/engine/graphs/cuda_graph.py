@@ -54,7 +54,7 @@ class GraphBackend(Protocol):
         ...
 
     def lengths(self, offsets: Tensor, longest: int) -> tuple[int, ...]:
-        """Segment lengths for a forward over static offsets, as far as the device's kernels need them."""
+        """Segment lengths for a forward over static offsets; only those that the device's kernels need."""
         ...
 
     def takes(self, form: GraphForm, dtype: torch.dtype) -> bool:
