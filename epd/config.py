@@ -1,16 +1,18 @@
 """``epd.toml``: which encoders exist and which models group them by media type.
 
-default_model = "demo"
+Relative paths start at the folder of the file. An example:
 
-[encoders.dinov2-small]
-family = "dinov2"
-path = ".epd/models/dinov2-small"    # or: hub = "facebook/dinov2-small", revision = "..."
-dtype = "auto"                        # auto | float32 | bfloat16 | float16
-device = "auto"                       # auto | cpu | cuda | cuda:0
+    default_model = "demo"
 
-[models.demo]
-image = "dinov2-small"
-audio = "whisper-tiny.en"
+    [encoders.dinov2-small]
+    family = "dinov2"
+    path = ".epd/models/dinov2-small"    # or: hub = "facebook/dinov2-small", revision = "..."
+    dtype = "auto"                        # auto | float32 | bfloat16 | float16
+    device = "auto"                       # auto | cpu | cuda | cuda:0
+
+    [models.demo]
+    image = "dinov2-small"
+    audio = "whisper-tiny.en"
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ from epd.contracts.errors import SettingsError, UnknownModel
 from epd.contracts.media import Modality
 from epd.contracts.wire import Wire
 
-#: Mistakes whose value tells nothing: of a key that is missing it would be the whole table around it.
+#: Errors whose value does not help: for a missing key it would be the whole surrounding table.
 _REASONS = {"missing": "missing", "extra_forbidden": "no such key"}
-#: Characters of a wrong value that a message repeats.
+#: The most characters of a wrong value that a message shows.
 _SHOWN = 60
 _EncoderName = Annotated[str, Field(min_length=1, max_length=MAX_ENCODER_NAME)]
 
 
 class EncoderConfig(Wire):
-    """One encoder: its family and where its checkpoint lies (a folder, or a hub id already in the cache)."""
+    """One encoder: its family and its checkpoint, a folder or a hub id that is in the local cache."""
 
     family: str
     path: Path | None = None
@@ -51,7 +53,7 @@ class EncoderConfig(Wire):
 
 
 class ModelConfig(Wire):
-    """A model: the encoder that serves each media type, by name."""
+    """A model: the name of the encoder for each media type."""
 
     image: str | None = None
     video: str | None = None
@@ -63,7 +65,7 @@ class ModelConfig(Wire):
 
 
 class Config(Wire):
-    """The whole file, checked: every model names known encoders, and the default is a known model."""
+    """The whole file, validated: models name known encoders, and the default is a known model."""
 
     default_model: str
     encoders: dict[_EncoderName, EncoderConfig] = Field(min_length=1)
@@ -89,10 +91,10 @@ class Config(Wire):
 
 
 def load_config(path: Path) -> Config:
-    """Read and check a config file. Relative paths are taken from its folder.
+    """Read and validate a config file. Relative paths start at its folder.
 
     Raises:
-        SettingsError: the file is missing, is not TOML, or a key or value is wrong; it is named.
+        SettingsError: the file is missing or not TOML, or a key or value is wrong; the message names it.
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
-"""Identity: content digests, embedding keys and source keys. Nothing else may build one.
+"""Content digests, embedding keys and source keys. No other module builds one.
 
-An embedding key is the sha256 over length-framed fields, so that no two different lists of fields can
-give the same bytes.
+Each key is the sha256 over fields with their lengths, so two different lists of fields never give the same
+bytes.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from urllib.parse import urlsplit, urlunsplit
 from epd.contracts.embedding import EncoderCard
 from epd.contracts.media import ItemOptions, Modality
 
-#: Raised when the layout of the key itself changes.
+#: To be increased when the layout of the key changes.
 KEY_VERSION = "1"
 
-#: Raised when CPU decoding changes an output: orientation, alpha, downmix or frame choice.
+#: To be increased when CPU decoding changes an output: orientation, alpha, downmix or choice of frames.
 DECODE_REVISION = "1"
 
 _PIXEL_OPTIONS = frozenset({"min_pixels", "max_pixels"})
@@ -33,7 +33,7 @@ def content_digest(data: bytes | memoryview) -> str:
 
 
 def encoder_identity(card: EncoderCard) -> str:
-    """sha256 hex over what makes two encoders give different outputs for equal media and options."""
+    """sha256 hex over all that can make two encoders differ in output for the same media and options."""
     return _framed_digest(
         ["encoder", card.name, card.family, card.weights_digest, card.dtype, card.preprocess_revision]
     )
@@ -49,7 +49,7 @@ def embedding_key(*, digest: str, track: Modality, card: EncoderCard, options: I
 
 
 def effective_options(card: EncoderCard, track: Modality, options: ItemOptions) -> Mapping[str, str]:
-    """The options that take effect for a track: the caller's where given, else the card's own rule."""
+    """The options that apply to a track: the caller's where given, else those of the card."""
     rules = {Modality.IMAGE: card.image, Modality.VIDEO: card.video, Modality.AUDIO: card.audio}[track]
     effective = {} if rules is None else rules.model_dump(exclude_none=True)
     given = options.model_dump(exclude_none=True, include=applicable_options(card, track))
@@ -64,9 +64,9 @@ def applicable_options(card: EncoderCard, track: Modality) -> set[str]:
 def segment_key(*, encoder: str, media: str, shape: Sequence[int], target: Sequence[int], digest: str) -> str:
     """The key of a segment's rows: sha256 hex over all that they depend on.
 
-    ``encoder`` is the encoder's identity. ``media`` and ``shape`` say how the bytes with this ``digest`` are
-    read: samples and their rate, or frames, height and width. ``target`` is the size to which they are
-    brought, as the whole item has it; every option of an item acts through it, or through the bytes.
+    ``encoder`` is the encoder's identity. ``media`` and ``shape`` say how to read the bytes with this
+    ``digest``: samples and their rate, or frames, height and width. ``target`` is the size that the whole
+    item is resized to. The options of an item act only through ``target`` and through the bytes.
     """
     sizes = [",".join(map(str, numbers)) for numbers in (shape, target)]
     return _framed_digest(["segment", KEY_VERSION, encoder, media, *sizes, digest])
@@ -78,7 +78,7 @@ def source_key(url: str) -> str:
 
 
 def download_key(url: str, modality: Modality) -> str:
-    """The key of a download's flight. Limits differ by media type, so each type has a flight of its own."""
+    """The key of a download's flight. Limits depend on the media type, so each type has its own flight."""
     return _framed_digest(["download", str(modality), _canonical(url)])
 
 

@@ -1,7 +1,7 @@
-"""Which embeddings an item needs once its digest is known, and which of them are there already.
+"""Which embeddings an item needs, given its digest, and which of them are cached.
 
-The API asks before it publishes anything; the fetch worker asks again once it knows a digest. Both must
-come to the same answer, so the rule lives here.
+The API looks them up before it publishes anything; the fetch worker does it again when it knows a digest.
+Both must get the same result, so the rules are here.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from epd.store.cache.embeddings import Embeddings
 from epd.store.records import Cards, Sources
 from epd.store.values import SourceMemo
 
-_TRACKS = tuple(Modality)  # going through an enum's members costs more than what is asked of them
+_TRACKS = tuple(Modality)  # iterating over an enum costs more than the work on its members
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The embeddings of one item. ``audio`` is set where a video's sound is wanted if it has any."""
+    """The embeddings that one item needs. ``audio`` is that of a video's audio track, if it has one."""
 
     main: Wanted
     audio: Wanted | None = None
 
     def key_list(self) -> list[str]:
-        """The keys to look up, the main one first."""
+        """The keys to look up, the main key first."""
         return [self.main.key] if self.audio is None else [self.main.key, self.audio.key]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The answer for one item.
+    """The result for one item.
 
-    ``finished`` are parts that are final at once: cached, or failed by what is known of the file. ``main``
-    and ``audio`` are what is still to be made, and None where nothing is. ``has_audio`` says whether a
-    video's file has an audio track; while it is None, ``audio`` may turn out to be needless.
+    ``finished`` has the parts that are final at once: cached, or failed by what is known of the file.
+    ``main`` and ``audio`` are the embeddings still to be made, or None. ``has_audio`` says whether a video's
+    file has an audio track; while it is None, ``audio`` may turn out not to be needed.
     """
 
     item: Item
@@ -58,31 +58,31 @@ class Found:
 
     @property
     def audio_part(self) -> PartId:
-        """The part of a video's sound."""
+        """The part of a video's audio track."""
         return PartId(self.item.index, Modality.AUDIO)
 
     @property
     def undecided(self) -> bool:
-        """Whether the item's parts depend on an audio track that nobody has looked for yet."""
+        """Whether the parts of the item depend on an audio track that was not looked for yet."""
         return self.item.modality is Modality.VIDEO and self.audio is not None and self.has_audio is None
 
     @property
     def has_audio_part(self) -> bool:
         """Whether a video is known to have a second part.
 
-        It has to be added to the job before the main part is finished, or the job would be final too early.
+        That part is added to the job before the main part is finished, or the job would be final too early.
         """
         wanted = self.audio is not None or self.audio_part in self.finished
         return self.item.modality is Modality.VIDEO and bool(self.has_audio) and wanted
 
     @property
     def complete(self) -> bool:
-        """Nothing is left to make."""
+        """Whether nothing is left to make."""
         return self.main is None and self.audio is None
 
     @property
     def saved_bytes(self) -> int:
-        """Bytes of a URL that the cache saves, as far as known; 0 for uploads, and with parts to make."""
+        """Bytes of a URL that need no download, as far as known; 0 for uploads and with parts to make."""
         if self.item.source.url is None or not self.complete:
             return 0
         metadata = (record.metadata for record in self.finished.values() if record.metadata is not None)
@@ -90,20 +90,20 @@ class Found:
 
     @property
     def missing(self) -> tuple[Wanted, ...]:
-        """What is left to make, the main part first."""
+        """The embeddings left to make, the main one first."""
         return tuple(wanted for wanted in (self.main, self.audio) if wanted is not None)
 
     @property
     def certain_parts(self) -> tuple[PartId, ...]:
-        """The item's parts as far as they are known to exist, the main one first."""
+        """The parts of the item that are known to exist, the main part first."""
         return (self.main_part, self.audio_part) if self.has_audio_part else (self.main_part,)
 
 
 def parts_of_video(found: Found, *, has_audio: bool) -> Found:
-    """The answer for a video once it is known whether its file has an audio track. Asks nobody.
+    """The result for a video once it is known whether its file has an audio track. Makes no call.
 
-    With sound every wanted part exists. Without, the main part is the only one, and it fails where the item
-    requires sound: such an item has nothing left to make.
+    With audio every wanted part exists. Without it the main part is the only one, and it fails where the item
+    requires audio: nothing is left to make for such an item.
     """
     if has_audio:
         return replace(found, has_audio=True)
@@ -115,12 +115,12 @@ def parts_of_video(found: Found, *, has_audio: bool) -> Found:
 
 
 def no_audio_track() -> NoAudioTrack:
-    """The error of a part that needs the sound of a video without an audio track."""
+    """The error of a part that requires the audio track of a video without one."""
     return NoAudioTrack("the video has no audio track")
 
 
 def tracks_of(item: Item, model: ModelConfig) -> tuple[Modality, ...]:
-    """The tracks of an item that need an encoder: its own, and the sound of a video where it is wanted.
+    """The tracks of an item that need an encoder: its own, and the audio of a video where it is wanted.
 
     Raises:
         UnknownModel: the model has no encoder for the item's type, or none for a required audio track.
@@ -142,7 +142,7 @@ def encoders_of(model: ModelConfig) -> dict[Modality, str]:
 
 
 def cards_of(model: ModelConfig, cards: Cards) -> dict[Modality, EncoderCard]:
-    """The cards of a model's encoders by track, in one call; encoders without a card are left out."""
+    """The cards of a model's encoders by track, read in one call; encoders without a card are left out."""
     names = encoders_of(model)
     return by_track(names, cards.get(list(names.values())))
 
@@ -150,12 +150,12 @@ def cards_of(model: ModelConfig, cards: Cards) -> dict[Modality, EncoderCard]:
 def by_track(
     names: Mapping[Modality, str], found: Sequence[EncoderCard | None]
 ) -> dict[Modality, EncoderCard]:
-    """Cards by track, of those that were found for these names."""
+    """The cards that were found, by track; ``found`` is in the order of ``names``."""
     return {track: card for track, card in zip(names, found, strict=True) if card is not None}
 
 
 def needs_of(item: Item, digest: str, *, model: ModelConfig, cards: Mapping[Modality, EncoderCard]) -> Needs:
-    """The embeddings that an item of this digest needs; no call to the store.
+    """The embeddings that an item with this digest needs. Makes no call.
 
     Raises:
         UnknownModel: as ``tracks_of``.
@@ -172,7 +172,7 @@ def look_up(
     cards: Mapping[Modality, EncoderCard],
     embeddings: Embeddings,
 ) -> list[Found]:
-    """For items with their digests: what is final and what is missing, in order, in one round trip.
+    """What is final and what is missing for each of these items and digests, in order, in one round trip.
 
     Raises:
         UnknownModel, EncoderNotReady: as ``needs_of``.
@@ -190,18 +190,18 @@ def look_up(
 
 
 def digest_of_memo(memo: SourceMemo | None, *, url_ttl: float, now: float) -> str | None:
-    """The digest that a memo of a URL stands for; None where it may not be believed unasked."""
+    """The digest in a URL's memo; None where the URL's server has to be asked first."""
     return memo.digest if memo is not None and is_fresh(memo, url_ttl=url_ttl, now=now) else None
 
 
 def is_fresh(memo: SourceMemo, *, url_ttl: float, now: float) -> bool:
-    """Whether a memo may be believed unasked: for ``url_ttl`` seconds, or less where its server says so."""
+    """Whether a memo holds without asking the server: for ``url_ttl`` seconds, or less where it said so."""
     longest = url_ttl if memo.max_age is None else min(url_ttl, memo.max_age)
     return now - memo.fetched_at < longest
 
 
 def last_digest(item: Item, sources: Sources) -> str | None:
-    """The digest that an item had when it was last looked at, however long ago."""
+    """The digest that an item had when it was last downloaded, however long ago."""
     if item.source.url is None:
         return item.source.media_id
     memo = sources.get(source_key(item.source.url))
@@ -223,7 +223,7 @@ def _wanted(
 
 
 def found_of(item: Item, digest: str, need: Needs, cached: Mapping[str, PartRecord]) -> Found:
-    """What is final and what is missing of an item; ``cached`` has its cached parts by embedding key."""
+    """What is final and what is missing for one item; ``cached`` has cached parts by embedding key."""
     main = cached.get(need.main.key)
     audio = cached.get(need.audio.key) if need.audio is not None else None
     finished: dict[PartId, PartRecord] = {}
@@ -243,7 +243,7 @@ def found_of(item: Item, digest: str, need: Needs, cached: Mapping[str, PartReco
 
 
 def _has_audio(main: PartRecord | None, audio: PartRecord | None) -> bool | None:
-    """Whether a video has an audio track, as far as its cached parts tell."""
+    """Whether a video has an audio track, as far as its cached parts show."""
     if main is not None and main.metadata is not None and main.metadata.audio is not None:
         return main.metadata.audio.present
     return None if audio is None else True

@@ -1,4 +1,4 @@
-"""The only reader of the environment. A setting is ``EPD_<NAME>``; an unknown or bad one fails at start."""
+"""The only reader of the environment. A setting is ``EPD_<NAME>``; unknown and invalid ones fail at start."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from epd.contracts.errors import SettingsError
 
 _PREFIX = "EPD_"
-#: Names that only the project's own tests read; no setting, and no mistake either.
-_OF_TESTS = "EPD_TEST_"
+#: The prefix of names that only this project's tests read. They are neither settings nor mistakes.
+_TEST_PREFIX = "EPD_TEST_"
 MIB = 1 << 20
 GIB = 1 << 30
 
@@ -28,7 +28,7 @@ def _comma_separated(value: object) -> object:
     return value
 
 
-#: A name or an address, with a port or without. A URL or a wildcard would never match, and is a mistake.
+#: A host name or an address, with or without a port. A URL or a wildcard would never match, so it is refused.
 _HOST = r"^([A-Za-z0-9_.-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?|[0-9A-Fa-f:.]+)$"
 Host = Annotated[str, StringConstraints(pattern=_HOST)]
 Hosts = Annotated[tuple[Host, ...], NoDecode, BeforeValidator(_comma_separated)]
@@ -115,7 +115,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
-        """A file must outlive the jobs that name it, and a worker must be able to keep up its heartbeat."""
+        """Files must outlive the jobs that name them, and one late heartbeat must not mark a worker dead."""
         if self.job_deadline > self.max_deadline:
             raise ValueError("EPD_JOB_DEADLINE is above EPD_MAX_DEADLINE")
         if self.media_ttl < self.max_deadline:
@@ -128,9 +128,9 @@ class Settings(BaseSettings):
 
 
 def read_settings() -> Settings:
-    """The settings of the environment; raises ``SettingsError`` naming each unknown or bad variable."""
+    """Read the settings; raises ``SettingsError`` naming each unknown or invalid variable."""
     known = {_PREFIX + name.upper() for name in Settings.model_fields}
-    given = (name for name in os.environ if name.startswith(_PREFIX) and not name.startswith(_OF_TESTS))
+    given = (name for name in os.environ if name.startswith(_PREFIX) and not name.startswith(_TEST_PREFIX))
     unknown = sorted(name for name in given if name not in known)
     if unknown:
         raise SettingsError(f"unknown setting: {', '.join(unknown)}")
@@ -147,25 +147,25 @@ def settings() -> Settings:
 
 
 def given_settings() -> dict[str, str]:
-    """The settings that the environment names, as they stand there."""
+    """The settings that the environment gives, unparsed, by variable name."""
     return {name: value for name, value in os.environ.items() if name.startswith(_PREFIX)}
 
 
 def child_environment(overrides: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a child process: this one's, with settings replaced."""
+    """The environment for a child process: this process's own, with settings replaced."""
     return {**os.environ, **overrides}
 
 
 def _sentence(item: object) -> str:
     assert isinstance(item, dict)
-    if not item["loc"]:  # a check over several settings; its text names them
+    if not item["loc"]:  # a check of several settings; its message names them
         return str(item["msg"])
     name = _PREFIX + "_".join(part for part in item["loc"] if isinstance(part, str)).upper()
     return f"{name}={item.get('input')!r}: {item['msg']}"
 
 
 def require_folder(folder: Path, named_by: str) -> None:
-    """Make a folder and try it; raises ``SettingsError`` with what names it when it cannot be written."""
+    """Create a folder and write to it; raises ``SettingsError`` with ``named_by`` when that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:

@@ -19,7 +19,7 @@ from epd.client import Client
 from epd.contracts.errors import EncodeFailed
 from epd.contracts.job import SegmentUse
 from epd.contracts.responses import ItemAnswer
-from epd.contracts.wire import FORWARD, PREPROCESS
+from epd.contracts.timings import FORWARD, PREPROCESS
 from epd.stack.parts import StackOptions
 from epd.stack.stack import Stack
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from epd.contracts import wire as timings
+from epd.contracts import timings
 from epd.contracts.responses import PartAnswer
 
 #: Columns of an item's table and the stage times that each adds up.

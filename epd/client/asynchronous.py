@@ -1,4 +1,4 @@
-"""The asynchronous client: the same calls as ``Client``, awaited."""
+"""The asynchronous client: the same methods as ``Client``, to be awaited."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _UPLOAD_CHUNK = 1 << 18
 
 
 class AsyncClient:
-    """Talks to one API server; see ``Client`` for arguments, results and errors."""
+    """A client for one API server; see ``Client`` for arguments, results and errors."""
 
     def __init__(self, base_url: str = "http://127.0.0.1:8000", *, timeout: float = 60.0) -> None:
         limits = httpx.Limits(max_connections=512, max_keepalive_connections=64)
@@ -80,7 +80,7 @@ class AsyncClient:
         priority: str | None = None,
         deadline: float | None = None,
     ) -> JobAnswer:
-        """Start a job and return at once."""
+        """Start a job and return at once. Local files are uploaded first."""
         return await self._start(items, type, model=model, priority=priority, deadline=deadline, wait=0.0)
 
     async def _start(
@@ -103,7 +103,7 @@ class AsyncClient:
         return {**item.body, "media_id": (await self.upload(item.upload)).media_id}
 
     async def wait(self, job_id: str, timeout: float = 600.0) -> JobAnswer:
-        """Look at a job until it is final; raises ``DeadlineExceeded`` after ``timeout`` seconds."""
+        """Poll a job until it is final; raises ``DeadlineExceeded`` after ``timeout`` seconds."""
         end = time.monotonic() + timeout
         polls = 0
         while (job := await self.job(job_id)).state not in FINAL_STATES:
@@ -114,15 +114,15 @@ class AsyncClient:
         return job
 
     async def job(self, job_id: str) -> JobAnswer:
-        """A job as it stands."""
+        """The current state of a job."""
         return await self._send(calls.get_job(job_id))
 
     async def cancel(self, job_id: str) -> JobAnswer:
-        """Cancel what is not final of a job."""
+        """Cancel all parts of a job that are not final, and return the job."""
         return await self._send(calls.cancel_job(job_id))
 
     async def events(self, job_id: str) -> AsyncIterator[EventAnswer]:
-        """The changes of a job's items as they happen, until the job is final."""
+        """Yield the state changes of a job's items as they happen, until the job is final."""
         try:
             async with self._http.stream("GET", f"/v1/jobs/{job_id}/events") as answer:
                 if not answer.is_success:
@@ -137,13 +137,16 @@ class AsyncClient:
     async def embedding(
         self, key: str, start: int | None = None, stop: int | None = None, *, form: Form = "numpy"
     ) -> Any:
-        """An embedding, or its rows from ``start`` to ``stop``: [tokens, hidden] as numpy or torch."""
+        """An embedding [tokens, hidden], or its rows [start, stop).
+
+        ``form`` chooses a numpy array, a torch tensor or the raw safetensors bytes.
+        """
         return read_embedding(await self._send(calls.get_embedding(key, start, stop)), form)
 
     async def slices(self, slices: Sequence[Slice], *, form: Form = "numpy") -> Any:
         """Rows of several embeddings in one request: a list of [rows, hidden], in the order of ``slices``.
 
-        All or none: raises ``NotFound`` naming each key that is not there.
+        All or nothing: raises ``NotFound`` naming each key that is not in the cache.
         """
         body = await self._send(calls.get_slices(slices)) if slices else NO_SLICES
         return read_slices(body, len(slices), form)
@@ -156,7 +159,7 @@ class AsyncClient:
         tier: str | None = None,
         page: int = 500,
     ) -> AsyncIterator[CachedAnswer]:
-        """What is cached; see ``Client.cached``."""
+        """The entries of the cache; see ``Client.cached``."""
         params = {"encoder": encoder, "modality": modality, "tier": tier, "limit": str(page), "cursor": None}
         while True:
             answer = await self._send(calls.list_embeddings(params))
@@ -167,11 +170,11 @@ class AsyncClient:
             params["cursor"] = answer.cursor
 
     async def forget(self, key: str) -> None:
-        """Take one embedding out; see ``Client.forget``."""
+        """Remove one embedding from the cache; see ``Client.forget``."""
         await self._send(calls.delete_embedding(key))
 
     async def clear(self, *, encoder: str | None = None, weights_digest: str | None = None) -> int:
-        """Take out what an encoder has made; see ``Client.clear``."""
+        """Remove the embeddings of an encoder; see ``Client.clear``."""
         params = {"encoder": encoder, "weights_digest": weights_digest, "cursor": None}
         params["all"] = "true" if encoder is None else None
         removed = 0
@@ -187,26 +190,28 @@ class AsyncClient:
         return await self._send(calls.get_metadata(key))
 
     async def put_handoff(self, request_id: str, handoff: HandoffRequest) -> HandoffReceipt:
-        """Prefill's part: say where each embedding stands in the prompt.
+        """For Prefill: report where each embedding is in the prompt. The same put may be repeated.
 
-        A later put of the same is the same; raises ``HandoffConflict`` for another of that id, and
-        ``NotFound`` naming each key whose metadata neither the server nor the item has.
+        Raises:
+            HandoffConflict: a different handoff with this id exists.
+            NotFound: neither the server nor the item has metadata for a key; each such key is named.
         """
         return await self._send(calls.put_handoff(request_id, handoff))
 
     async def handoff(self, request_id: str, wait: float = 30.0) -> Handoff:
-        """Decode's part: what Prefill said and each item's metadata, waited for ``wait`` seconds.
+        """For Decode: the placements from Prefill with the metadata of each item. It can be read repeatedly.
 
-        Reading takes nothing away; raises ``NotFound`` when nothing came in time, or its time is over.
+        Raises:
+            NotFound: no handoff arrived within ``wait`` seconds, or it has expired.
         """
         return await self._send(calls.get_handoff(request_id, wait), wait=wait)
 
     async def delete_handoff(self, request_id: str) -> None:
-        """Forget a handoff before its time; it need not be there."""
+        """Delete a handoff before it expires; it need not exist."""
         await self._send(calls.delete_handoff(request_id))
 
     async def upload(self, path: str | Path) -> MediaAnswer:
-        """Upload a file in a stream; its media id is the sha256 of its bytes."""
+        """Upload a file as a stream; its media id is the sha256 of its bytes."""
         for tries in range(len(calls.RETRY_DELAYS) + 1):
             answer = await self._request("POST", "/v1/media", content=_chunks(Path(path)))
             delay = calls.retry_delay(answer, tries)
@@ -221,7 +226,7 @@ class AsyncClient:
         return await self._send(calls.get_models())
 
     async def status(self) -> StatusAnswer:
-        """Workers, queue depths and cache size."""
+        """Workers, queue depths and the size of the cache."""
         return await self._send(calls.get_status())
 
     async def _send(self, call: Call[T], wait: float = 0.0) -> T:

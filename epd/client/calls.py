@@ -1,4 +1,4 @@
-"""The requests of the client and the reading of their answers, without any socket.
+"""Builds the requests of the client and reads the answers, without any socket.
 
 ``Client`` and ``AsyncClient`` only send what is built here, so both behave alike.
 """
@@ -31,15 +31,15 @@ from epd.contracts.responses import (
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
-#: Seconds before tries when the server says 429 or 503 without a Retry-After; their number bounds the tries.
+#: Seconds before each retry after a 429 or 503 without Retry-After; there are as many retries as entries.
 RETRY_DELAYS = (0.2, 0.5, 1.0, 2.0)
-#: One request waits at most this many seconds for its job, so that a dead connection is noticed.
+#: The longest that one request waits for its job, in seconds, so that a dead connection is noticed.
 ROUND_WAIT = 30.0
-#: What a request id may hold and a path may too; anything else is quoted, so that it reaches no other route.
+#: The special character of request ids that stays unquoted. A quoted ``/`` cannot reach another route.
 _ID_SAFE = ":"
-#: The first status of a good answer; those below the other one are good.
+#: Statuses in [OK, _END_OF_OK) are successes.
 OK = 200
-_NO_LONGER_OK = 300
+_END_OF_OK = 300
 _RETRY_STATUS = frozenset({429, 503})
 _LONGEST_RETRY_AFTER = 10.0
 _POLL_DELAYS = (0.05, 0.1, 0.2, 0.4)
@@ -47,7 +47,7 @@ _LONGEST_POLL = 0.5
 
 
 class Unreachable(EpdError):
-    """No server answers at the client's URL, or it broke off."""
+    """No server answers at the client's URL, or the connection broke off."""
 
     code = "unreachable"
     retryable = True
@@ -55,7 +55,7 @@ class Unreachable(EpdError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer of a server, whole; the names of its headers may be asked for in any case."""
+    """A complete answer of a server. Header names are looked up in any case."""
 
     status: int
     headers: Mapping[str, str]
@@ -64,7 +64,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One request: what to send, and how to read the body of a good answer."""
+    """One request: what to send, and how to read a successful answer."""
 
     method: str
     path: str
@@ -79,19 +79,19 @@ class Call(Generic[T]):
 
     @property
     def body(self) -> bytes | None:
-        """The JSON to send, if there is any."""
+        """The JSON to send, if any."""
         if self.json is None:
             return None
         return json.dumps(self.json, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that the body asks for."""
+        """The headers that the body needs."""
         return {} if self.json is None else {"Content-Type": "application/json"}
 
 
 def checked_url(base_url: str) -> httpx.URL:
-    """A server's URL; raises ``InvalidRequest`` when it is none."""
+    """Parse the URL of a server; raises ``InvalidRequest`` when it is not one."""
     try:
         url = httpx.URL(base_url)
     except httpx.InvalidURL as error:
@@ -167,7 +167,7 @@ def _given(params: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def get_slices(slices: Sequence[Slice]) -> Call[bytes]:
-    """POST /v1/embeddings/slices as safetensors: a tensor for each slice, named by its number."""
+    """POST /v1/embeddings/slices as safetensors: one tensor per slice, named by its index."""
     body = {"slices": [part.to_document() for part in slices], "format": "safetensors"}
     return Call("POST", "/v1/embeddings/slices", lambda answer: answer.content, json=body)
 
@@ -198,7 +198,7 @@ def read_media(answer: Answer) -> MediaAnswer:
 
 
 def read_events(lines: Iterator[str]) -> Iterator[EventAnswer]:
-    """Events from the lines of a text/event-stream; comments and other fields are passed over."""
+    """Events from the lines of a text/event-stream; comments and other fields are skipped."""
     for line in lines:
         event = read_event_line(line)
         if event is not None:
@@ -213,7 +213,7 @@ def read_event_line(line: str) -> EventAnswer | None:
 
 
 def retry_delay(answer: Answer, tries: int) -> float | None:
-    """Seconds until the next try of a refused request, None when it is not to be tried again."""
+    """Seconds until a refused request is retried; None when it is not."""
     if answer.status not in _RETRY_STATUS or tries >= len(RETRY_DELAYS):
         return None
     try:
@@ -223,13 +223,13 @@ def retry_delay(answer: Answer, tries: int) -> float | None:
 
 
 def poll_delay(polls: int) -> float:
-    """Seconds before the next look at a job."""
+    """Seconds before the next poll of a job."""
     return _POLL_DELAYS[polls] if polls < len(_POLL_DELAYS) else _LONGEST_POLL
 
 
 def raise_for_problem(answer: Answer) -> None:
-    """Turn a problem+json answer into the error of its code; other bad answers into ``EpdError``."""
-    if OK <= answer.status < _NO_LONGER_OK:
+    """Raise the error of a problem+json answer by its code, and ``EpdError`` for other failures."""
+    if OK <= answer.status < _END_OF_OK:
         return
     problem = _Problem.of(answer)
     kind = _ERRORS.get(problem.code, EpdError)

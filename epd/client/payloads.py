@@ -1,4 +1,4 @@
-"""What a caller may hand in as an item, and how it becomes an item of a request."""
+"""Conversions at the client's edges: from a caller's items to a request, and from an answer to tensors."""
 
 from __future__ import annotations
 
@@ -18,27 +18,41 @@ from epd.contracts.media import Modality
 
 #: A path, a URL, or a mapping with ``type`` and one of ``url``, ``path``, ``data`` (bytes), ``media_id``.
 ItemLike = str | Path | Mapping[str, Any]
+#: The form of an embedding: a numpy array, a torch tensor, or the safetensors bytes themselves.
+Form = Literal["numpy", "torch", "safetensors"]
 
+#: What a server would answer to a request for no slices: a safetensors body without tensors.
+NO_SLICES = (8).to_bytes(8, "little") + b"{}      "
+
+#: Types of file names that ``mimetypes`` does not know on every system.
 _MORE_TYPES = {".heic": "image", ".avif": "image", ".webp": "image", ".opus": "audio", ".flac": "audio"}
 _MORE_TYPES |= {".mkv": "video", ".webm": "video", ".m4a": "audio", ".ts": "video"}
+
+#: The name of the one tensor in the body of an embedding.
+_TENSOR = "ec_cache"
+_NUMPY_TYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "F64": np.dtype("<f8"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """An item of the request body; ``upload`` is a local file whose media id has to be filled in first."""
+    """An item of the request body. ``upload`` is a local file whose media id is still to be filled in."""
 
     body: dict[str, Any]
     upload: Path | None = None
 
 
 def prepare(item: ItemLike, type_: str | None = None) -> Prepared:
-    """Turn one item into its part of the request; raises ``InvalidRequest`` naming what is missing."""
+    """Convert one item for the request body; raises ``InvalidRequest`` naming what is missing."""
     if isinstance(item, Mapping):
         return _from_mapping(dict(item), type_)
     text = str(item)
     if is_url(text):
         return Prepared({"type": type_ or guess_type(text), "url": _sendable(text)})
-    upload = _existing(Path(text))  # before its type: a folder or a missing file has none to be asked for
+    upload = _existing(Path(text))  # before its type: a folder or a missing file has none
     return Prepared({"type": type_ or guess_type(text)}, upload=upload)
 
 
@@ -52,7 +66,7 @@ def _from_mapping(body: dict[str, Any], type_: str | None) -> Prepared:
 
 
 def is_url(text: str) -> bool:
-    """Whether the text is for the server (http://, https:// or data:...,...), not a local path."""
+    """Whether the text is a URL (http://, https:// or data:...,...) and not a local path."""
     scheme, colon, rest = text.partition(":")
     if scheme.lower() == "data":
         return "," in rest
@@ -60,11 +74,15 @@ def is_url(text: str) -> bool:
 
 
 def guess_type(name: str) -> str:
-    """image, video or audio by the name's ending (or a data URI's type)."""
+    """``image``, ``video`` or ``audio``, from the ending of a name or the type of a data URI.
+
+    Raises:
+        InvalidRequest: the type cannot be told.
+    """
     if is_url(name) and name[:5].lower() == "data:":
         family = name[5:].split("/", 1)[0].lower()
     else:
-        # The ending alone: mimetypes takes "data:x.png" for a URL.
+        # Only the ending: mimetypes would take "data:x.png" for a URL.
         ending = Path(urlsplit(name).path if is_url(name) else name).suffix.lower()
         found = mimetypes.guess_type(f"name{ending}")[0] or ""
         family = _MORE_TYPES.get(ending) or found.split("/", 1)[0]
@@ -77,7 +95,7 @@ def guess_type(name: str) -> str:
 def _sendable(url: str) -> str:
     try:
         url.encode()
-    except UnicodeEncodeError as error:  # a shell's bytes that are no UTF-8; JSON cannot carry them
+    except UnicodeEncodeError as error:  # bytes from a shell that are not UTF-8; JSON cannot carry them
         raise InvalidRequest(f"not a URL: {url[:200]!r}") from error
     return url
 
@@ -95,25 +113,11 @@ def _existing(path: Path) -> Path:
     return path
 
 
-#: How to hand out an embedding: a numpy array, a torch tensor, or the safetensors bytes themselves.
-Form = Literal["numpy", "torch", "safetensors"]
-
-#: What a server would answer to no slices at all: a safetensors body without a tensor.
-NO_SLICES = (8).to_bytes(8, "little") + b"{}      "
-
-_TENSOR = "ec_cache"
-_NUMPY_TYPES: dict[str, np.dtype[Any]] = {
-    "F32": np.dtype("<f4"),
-    "F16": np.dtype("<f2"),
-    "F64": np.dtype("<f8"),
-}
-
-
 def read_embedding(data: bytes, form: Form) -> Any:
     """The tensor [tokens, hidden] of a safetensors body.
 
     Raises:
-        Internal: the body holds no such tensor, or one of an unknown type.
+        Internal: the tensor is missing or has an unknown type.
     """
     if form == "safetensors":
         return data
@@ -122,10 +126,10 @@ def read_embedding(data: bytes, form: Form) -> Any:
 
 
 def read_slices(data: bytes, count: int, form: Form) -> Any:
-    """The tensors [rows, hidden] of an answer to ``POST /v1/embeddings/slices``, in the order asked for.
+    """The ``count`` tensors [rows, hidden] of an answer to ``POST /v1/embeddings/slices``, in order.
 
     Raises:
-        Internal: the body holds another number of tensors, or one of an unknown type.
+        Internal: a tensor is missing or has an unknown type.
     """
     if form == "safetensors":
         return data

@@ -1,7 +1,7 @@
-"""Where a prefix cache ends in a prompt, and which embedding rows are still needed behind it.
+"""Calculations on a prompt with media: what a prefix cache leaves to fetch, and the mrope position delta.
 
-A Prefill node whose cache covers the first ``offset`` tokens of a prompt needs no row of an item that lies
-wholly in them, the later rows of an item that the border cuts, and every row of an item behind it.
+A Prefill node whose cache covers the first ``offset`` tokens of a prompt needs no row of an item that ends
+before the offset, the remaining rows of an item that crosses it, and every row of an item after it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Layout = HandoffRequest | Handoff | Sequence[Item]
 
 @dataclass(frozen=True, slots=True)
 class Across:
-    """An item that the border cuts: rows [start, stop) are still needed, in placeholders of the item."""
+    """An item that crosses the offset: its rows [start, stop) are still needed."""
 
     item: Item
     start: int
@@ -32,16 +32,16 @@ class Across:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The items of a prompt before, across and after a token offset, each in the order of the prompt."""
+    """The items of a prompt before, across and after a token offset, in the order of the prompt."""
 
     before: tuple[Item, ...]
     across: tuple[Across, ...]
     after: tuple[Item, ...]
 
     def needed(self) -> list[Slice]:
-        """The rows that are still needed, in the order of the prompt, as ``Client.slices`` takes them.
+        """The rows that are still needed, in the order of the prompt, for ``Client.slices``.
 
-        Items without placeholders (a decoder looks at them by cross-attention) are asked for whole.
+        Items without placeholders (a decoder reads them by cross-attention) are needed whole.
         """
         cut = [(part.item.offset, Slice(key=part.item.key, start=part.start)) for part in self.across]
         whole = [(item.offset, Slice(key=item.key)) for item in self.after]
@@ -49,10 +49,10 @@ class Split:
 
 
 def split_by_offset(request: Layout, offset: int) -> Split:
-    """Which items of a prompt are wholly before, across and after ``offset`` tokens.
+    """Split the items of a prompt into those wholly before, across and after ``offset`` tokens.
 
-    An item that ends at the offset is before it, one that begins there is after. An item without placeholders
-    goes by its own offset.
+    An item that ends at the offset is before it; one that begins there is after it. An item without
+    placeholders is placed by its own offset.
 
     Raises:
         InvalidRequest: the offset is negative.
@@ -74,7 +74,7 @@ def split_by_offset(request: Layout, offset: int) -> Split:
 
 
 def rows_before(item: Item, offset: int) -> int:
-    """How many placeholders of an item stand before ``offset``; that many rows need not be fetched."""
+    """The number of an item's placeholders before ``offset``; its first rows, which need not be fetched."""
     return sum(min(length, max(0, offset - first)) for first, length in item.runs)
 
 
@@ -89,14 +89,18 @@ def position_delta(
     prompt_tokens: int,
     tokens_per_second: float | None = None,
 ) -> int:
-    """The mrope position delta of a prompt: its highest position + 1 - its tokens.
+    """The mrope position delta of a prompt: its highest position + 1 - its number of tokens.
 
-    ``placed`` and ``metadata`` are the items in the order of the prompt, sound among them or not.
-    ``tokens_per_second`` is that of Qwen2.5-VL's vision config; the other families have none. A video with
-    ``spans`` (Qwen3-VL) is a picture of one time step in each span.
+    Args:
+        placed: the items in the order of the prompt; audio items may be left out.
+        metadata: the metadata of each item.
+        prompt_tokens: the length of the prompt, placeholders included.
+        tokens_per_second: from Qwen2.5-VL's vision config; the other families have none.
+
+    A video with ``spans`` (Qwen3-VL) counts as an image of one time step in each span.
 
     Raises:
-        InvalidRequest: an item's grid and its placeholders disagree, or it has no grid.
+        InvalidRequest: the grid of an item does not match its placeholders, or it has no grid.
     """
     saved, highest = 0, -1
     for place, known in _in_order(placed, metadata):
@@ -110,7 +114,7 @@ def position_delta(
 
 
 def _in_order(placed: Sequence[Placed], metadata: Sequence[Metadata]) -> Iterator[tuple[Placed, Metadata]]:
-    """The items that turn positions; sound and items without placeholders take one position a token."""
+    """The items that change positions. Audio and items without placeholders take one position per token."""
     for place, known in sorted(zip(placed, metadata, strict=True), key=lambda pair: pair[0].offset):
         if known.modality is not Modality.AUDIO and place.length:
             yield place, known
@@ -119,7 +123,7 @@ def _in_order(placed: Sequence[Placed], metadata: Sequence[Metadata]) -> Iterato
 def _images(
     place: Placed, known: Metadata, tokens_per_second: float | None
 ) -> Iterator[tuple[tuple[int, int], tuple[int, int, int], float]]:
-    """Each run of placeholders with its merged grid and the positions between its time steps."""
+    """Each run of placeholders, its merged grid, and the positions between two of its time steps."""
     if known.grid_thw is None:
         raise InvalidRequest(f"the {known.modality} at {place.offset} has no grid")
     t, h, w = known.grid_thw
@@ -130,7 +134,7 @@ def _images(
         return
     interval = 1.0
     if known.modality is Modality.VIDEO and tokens_per_second is not None:
-        # float32, as transformers multiplies: the product is cut to whole positions.
+        # float32, as in transformers: the product is truncated to whole positions.
         interval = float(np.float32(tokens_per_second) * np.float32(known.second_per_grid_ts or 1.0))
     yield (place.offset, place.length), (t, h // merge, w // merge), interval
 

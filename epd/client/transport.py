@@ -1,7 +1,7 @@
-"""The blocking client's way to a server: kept connections of urllib3.
+"""The connections of the blocking client, kept open by urllib3.
 
-A small call costs some 0.2 ms of CPU this way. httpx, which the asynchronous client is made of, takes 0.6 ms
-for the same (both measured), which is more than the server spends on a handoff.
+A small call costs about 0.2 ms of CPU this way. httpx, which the asynchronous client uses, takes 0.6 ms for
+the same call (both measured). That is more than the server spends on a handoff.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from urllib3.util import Timeout, make_headers
 from epd.client import calls
 from epd.client.calls import Answer, Unreachable
 
-#: Connections that are kept for the next call; more threads than that open some of their own.
+#: Idle connections to keep. More threads than this open additional connections.
 _KEPT = 64
-#: Bytes of a file that are read and sent at once.
+#: Bytes of a file that are read and sent at a time.
 _BLOCK = 1 << 18
 
 
-class Exchange:
+class Transport:
     """Sends requests to one server, from any thread."""
 
     def __init__(self, base_url: str, timeout: float) -> None:
-        """``timeout`` is seconds for connecting, and for each read beside the wait of a call.
+        """``timeout`` bounds connecting and each read, in seconds, not counting the wait of a call.
 
         Raises:
-            InvalidRequest: the URL is none.
+            InvalidRequest: the URL is malformed.
         """
         url = calls.checked_url(base_url)
         server, prefix = f"{url.scheme}://{url.netloc.decode()}", url.path.rstrip("/")
-        self._name, self._prefix, self._timeout = server + prefix, prefix, timeout  # the name has no password
+        self._name, self._prefix, self._timeout = server + prefix, prefix, timeout  # no password in the name
         login = make_headers(basic_auth=f"{url.username}:{url.password}") if url.userinfo else {}
         self._headers = dict(login) | {"Accept": "*/*"}
         self._pool = urllib3.connection_from_url(server, maxsize=_KEPT, blocksize=_BLOCK)
@@ -51,10 +51,10 @@ class Exchange:
         headers: Mapping[str, str] | None = None,
         wait: float = 0.0,
     ) -> Answer:
-        """One request and its whole answer; ``wait`` is the seconds that the server may take beside.
+        """Send one request and read its whole answer. The server may take ``wait`` seconds longer.
 
         Raises:
-            Unreachable: there is no answer.
+            Unreachable: no answer came.
         """
         try:
             answer = self._open(method, target, body=body, headers=headers, wait=wait)
@@ -63,7 +63,7 @@ class Exchange:
         return Answer(answer.status, answer.headers, answer.data)
 
     def lines(self, target: str) -> Iterator[str]:
-        """The lines of an answer as they come; raises as ``send``, and for a problem its error."""
+        """Yield the lines of an answer as they come; raises as ``send`` does, or the error of a problem."""
         try:
             answer = self._open("GET", target, preload=False)
             try:

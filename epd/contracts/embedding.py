@@ -1,4 +1,7 @@
-"""Decode-side metadata and embedding references: what an engine needs of an item without any media byte."""
+"""Embeddings and the encoders that make them: references, metadata for Decode, and encoder cards.
+
+Metadata is all that a Decode engine needs of an item; no media byte is in it.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,12 @@ from pydantic import Field, model_validator
 from epd.contracts.media import Modality
 from epd.contracts.wire import Wire
 
-#: A place or a number of tokens: far over any prompt, and within what JSON libraries carry.
+#: The largest token position or count: far above any prompt, and exact in every JSON library.
 MAX_TOKENS = 1 << 40
-#: Characters of an encoder's name, as ``epd.toml`` may give it.
+#: The longest encoder name that ``epd.toml`` may give, in characters.
 MAX_ENCODER_NAME = 64
 
-#: A number of things: up to what every JSON library reads exactly (the integers of a 64-bit float).
+#: A count, up to the largest integer that every JSON library reads exactly (that of a 64-bit float).
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
 #: One side of a grid, in patches or time steps.
 Side = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
@@ -42,14 +45,14 @@ class EmbeddingRef(Wire):
 
 
 class Metadata(Wire):
-    """What Decode needs of one embedding (DESIGN 4).
+    """What Decode needs to know of one embedding.
 
-    ``grid_thw`` is (t, h, w) in patches before merging; ``video_timestamps`` are seconds, one a sampled
-    frame; ``second_per_grid_ts`` is seconds between temporal grid steps; ``audio_feature_lengths`` are
-    valid mel frames, one a window of the family (30 s; for Qwen2.5-Omni the whole sound);
-    ``original_size`` is (width, height). ``audio`` is set on a video's frames only and tells whether the
-    file has an audio track. ``weights_digest`` is that of the encoder's card: the model revision.
-    ``source_bytes`` is the size of the media file.
+    ``grid_thw`` is (t, h, w) in patches before merging. ``video_timestamps`` are in seconds, one per sampled
+    frame; ``second_per_grid_ts`` is the seconds between two temporal grid steps. ``audio_feature_lengths``
+    are the valid mel frames of each window (30 s; for Qwen2.5-Omni the whole audio). ``original_size`` is
+    (width, height). ``audio`` is set only for a video's frames and says whether the file has an audio track.
+    ``weights_digest`` is that of the encoder's card: the model revision. ``source_bytes`` is the size of the
+    media file.
     """
 
     embedding_key: str = Field(max_length=64)
@@ -82,7 +85,7 @@ class Metadata(Wire):
         return self
 
     def tokens_of_grid(self) -> int | None:
-        """Rows that the grid says: t * (h*w / merge_size^2 + prefix_tokens); None without a grid."""
+        """The rows that the grid implies: t * (h*w / merge_size^2 + prefix_tokens); None without a grid."""
         if self.grid_thw is None:
             return None
         t, h, w = self.grid_thw
@@ -91,7 +94,7 @@ class Metadata(Wire):
 
 
 class Entry(Wire):
-    """An index entry of the embedding cache. Reference and metadata live and die together."""
+    """An index entry of the embedding cache. Reference and metadata are written and removed together."""
 
     ref: EmbeddingRef
     metadata: Metadata
@@ -104,14 +107,14 @@ class Entry(Wire):
 
 
 class ImageRules(Wire):
-    """Bounds of an image. Pixels are height*width after resizing; ``None`` where the family has none."""
+    """Bounds of an image: pixels are height*width after resizing; None where the family has no bound."""
 
     min_pixels: int | None = None
     max_pixels: int | None = None
 
 
 class VideoRules(Wire):
-    """How frames are sampled from a video: ``fps`` a second, a multiple of ``frame_multiple``, bounded."""
+    """How frames are sampled: ``fps`` per second, a multiple of ``frame_multiple``, within bounds."""
 
     fps: float = Field(gt=0)
     min_frames: int = Field(ge=1)
@@ -122,16 +125,16 @@ class VideoRules(Wire):
 
 
 class AudioRules(Wire):
-    """The sample rate in Hz that the encoder is fed with, always mono."""
+    """The sample rate in Hz that the encoder takes, always mono."""
 
     sample_rate: int = Field(ge=1)
 
 
 class EncoderCard(Wire):
-    """One loaded encoder: identity, output and decode rules.
+    """One loaded encoder: its identity, its output and its rules for decoding media.
 
     ``hidden`` is the width of an output row; ``weights_digest`` is the sha256 hex of config and weights;
-    ``preprocess_revision`` changes with every change of preprocessing that alters an output;
+    ``preprocess_revision`` changes whenever preprocessing changes an output;
     ``options`` are the names of the item options that the family accepts.
     """
 

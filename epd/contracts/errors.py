@@ -13,14 +13,14 @@
     │   ├── SourceRefused         403  source_refused
     │   ├── SourceRejected        422  source_rejected      the remote server answered 4xx
     │   ├── RowsNotThere          416  rows_not_there       start or stop is past the embedding's tokens
-    │   ├── HandoffConflict       409  handoff_conflict     another handoff of that request id is there
+    │   ├── HandoffConflict       409  handoff_conflict     a different handoff with that request id exists
     │   └── Cancelled             409  cancelled
     ├── SourceFault                          5xx about a remote server, retryable
     │   ├── SourceUnavailable     502  source_unavailable
     │   └── SourceTimeout         504  source_timeout
     ├── Overloaded                429  overloaded           retryable, carries retry_after
     ├── DeadlineExceeded          504  deadline_exceeded    retryable
-    ├── ServerFault                          5xx: ours
+    ├── ServerFault                          5xx: our own fault
     │   ├── Internal              500  internal
     │   ├── EncodeFailed          500  encode_failed
     │   ├── DecodeTimeout         504  decode_timeout       retryable
@@ -29,9 +29,9 @@
     │   ├── BlobMissing           503  blob_missing         retryable; the item is fetched again
     │   ├── EncoderNotReady       503  encoder_not_ready    retryable
     │   └── StoreUnavailable      503  store_unavailable    retryable
-    └── SettingsError                         raised at start only; never travels
+    └── SettingsError                         raised at start only; never sent
 
-The HTTP status is a fact of the class; turning it into a response is ``api``'s work.
+``api`` turns the status of a class into a response.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ class UnknownModel(CallerFault):
 
 
 class NotFound(CallerFault):
-    """No such job, embedding, media or route."""
+    """There is no such job, embedding, upload or route."""
 
     code = "not_found"
     status = 404
 
 
 class UnsupportedMedia(CallerFault):
-    """The bytes are of a format that this system does not decode, or not of the stated type."""
+    """The bytes have a format that this system does not decode, or not the stated type."""
 
     code = "unsupported_media"
     status = 415
@@ -92,7 +92,7 @@ class CorruptMedia(CallerFault):
 
 
 class EmptyMedia(CallerFault):
-    """Zero bytes, zero frames or zero samples."""
+    """The media has no bytes, no frames or no samples."""
 
     code = "empty_media"
     status = 422
@@ -106,7 +106,7 @@ class NoAudioTrack(CallerFault):
 
 
 class MediaTooLarge(CallerFault):
-    """Over a limit of bytes, pixels, frames, seconds or tokens."""
+    """The media exceeds a limit of bytes, pixels, frames, seconds or tokens."""
 
     code = "media_too_large"
     status = 413
@@ -127,14 +127,14 @@ class SourceRejected(CallerFault):
 
 
 class RowsNotThere(CallerFault):
-    """``start`` or ``stop`` is past the tokens of the embedding."""
+    """``start`` or ``stop`` is past the last row of the embedding."""
 
     code = "rows_not_there"
     status = 416
 
 
 class HandoffConflict(CallerFault):
-    """A handoff of that request id is there, and says something else."""
+    """A different handoff with that request id exists."""
 
     code = "handoff_conflict"
     status = 409
@@ -156,18 +156,18 @@ class SourceFault(EpdError):
 
 
 class SourceUnavailable(SourceFault):
-    """Connection refused, reset, short body, or 5xx after every retry."""
+    """The connection was refused or reset, the body was short, or every retry got a 5xx."""
 
 
 class SourceTimeout(SourceFault):
-    """Connect, read or total deadline of a download passed."""
+    """The connect, read or total timeout of a download passed."""
 
     code = "source_timeout"
     status = 504
 
 
 class Overloaded(EpdError):
-    """Admission refused the request; ``retry_after`` says when to come again, in seconds."""
+    """Admission refused the request; ``retry_after`` says after how many seconds to try again."""
 
     code = "overloaded"
     status = 429
@@ -183,7 +183,7 @@ class DeadlineExceeded(EpdError):
 
 
 class ServerFault(EpdError):
-    """Ours."""
+    """Our own fault."""
 
 
 class Internal(ServerFault):
@@ -212,7 +212,7 @@ class WorkerCrashed(ServerFault):
 
 
 class BlobSpaceFull(ServerFault):
-    """No room left for media bytes in the blob directory."""
+    """The blob directory has no room left for media bytes."""
 
     code = "blob_space_full"
     status = 503
@@ -228,7 +228,7 @@ class BlobMissing(ServerFault):
 
 
 class EncoderNotReady(ServerFault):
-    """No GPU worker has announced this encoder yet, or it changed while the item was on its way."""
+    """No GPU worker has announced this encoder yet, or it changed after the item was admitted."""
 
     code = "encoder_not_ready"
     status = 503
@@ -244,6 +244,6 @@ class StoreUnavailable(ServerFault):
 
 
 class SettingsError(EpdError):
-    """A setting or the config file is wrong; the message names the key and the value."""
+    """A setting or the config file is wrong; the message names key and value."""
 
     code = "settings"

@@ -1,7 +1,7 @@
-"""The handoff from Prefill to Decode: where each embedding stands in a prompt, and what Decode needs of it.
+"""The handoff from Prefill to Decode: where each embedding belongs in a prompt, and its metadata.
 
-Prefill puts a ``HandoffRequest`` (keys and places), the server joins the metadata of the keys in, and Decode
-reads a ``Handoff``. No media, pixel or embedding byte is in either. The contract is docs/handoff.md.
+Prefill puts a ``HandoffRequest`` (keys and positions), the server adds the metadata of each key, and Decode
+reads a ``Handoff``. Neither contains media, pixel or embedding bytes. The contract is docs/handoff.md.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 from epd.contracts.embedding import MAX_TOKENS, Metadata
 from epd.contracts.wire import Wire
 
-#: Characters of a request id: what engines use, and safe in a path (no ``..``) and a key.
+#: A request id: the characters that engines use, safe in a path (no ``..``) and in a key.
 REQUEST_ID = r"^[A-Za-z0-9_][A-Za-z0-9._:-]{0,127}$"
 MAX_ITEMS = 256
-#: Runs of placeholders of one item: a frame each for Qwen3-VL, whose published limit is 768 frames.
+#: The most runs of placeholders in one item. Qwen3-VL has one per frame; its published limit is 768 frames.
 MAX_SPANS = 4096
-#: Bytes of ``extra`` as JSON.
+#: The largest ``extra``, in bytes of JSON.
 MAX_EXTRA_BYTES = 4096
 
-#: A place in the prompt, or a number of its tokens.
+#: A position in the prompt or a number of tokens.
 Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
 #: A run of placeholder tokens: its offset in the prompt and its length, both in tokens.
 Span = tuple[Tokens, Tokens]
 
 
 class Placed(Wire):
-    """Where an item's placeholder tokens stand in the prompt; the i-th placeholder takes the i-th row.
+    """Where an item's placeholder tokens are in the prompt; the i-th placeholder takes the i-th row.
 
-    ``offset`` is the first one's place and ``length`` their number, in tokens. ``spans`` is given where they
-    are not one run (Qwen3-VL puts a timestamp before each group of frames, Omni weaves sound into video):
-    each run's offset and length, in order. A length of 0 is an item that has no placeholder: Whisper's
-    decoder looks at it by cross-attention.
+    ``offset`` is the position of the first placeholder and ``length`` is their number, in tokens. ``spans``
+    is given where they are not one run (Qwen3-VL puts a timestamp before each group of frames, Omni
+    interleaves audio and video): the offset and length of each run, in order. An item of length 0 has no
+    placeholder: Whisper's decoder reads it by cross-attention.
     """
 
     offset: Tokens
@@ -64,15 +64,15 @@ class Placed(Wire):
 
     @property
     def end(self) -> int:
-        """The place after the last placeholder."""
+        """The position after the last placeholder."""
         return sum(self.spans[-1]) if self.spans else self.offset + self.length
 
 
 class Placement(Placed):
-    """One item of a prompt, as Prefill names it.
+    """One item of a prompt, as Prefill sends it.
 
-    ``metadata`` may be given along: it is used only where the index has none any more, because the embedding
-    was evicted since it was encoded.
+    ``metadata`` is optional. It is used only when the index has lost its own, because the embedding was
+    evicted after it was encoded.
     """
 
     key: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -86,10 +86,10 @@ class Placement(Placed):
 
 
 class HandoffItem(Placed):
-    """One item of a prompt, as Decode gets it.
+    """One item of a prompt, as Decode reads it.
 
-    ``length`` is the token count of the metadata; or that without the prefix rows that some engines drop (a
-    class token); or 0.
+    ``length`` is the token count of the metadata, or that without the prefix rows that some engines drop
+    (a class token), or 0.
     """
 
     metadata: Metadata
@@ -111,11 +111,11 @@ class HandoffItem(Placed):
 
 
 class _Prompt(Wire):
-    """What both sides have in common.
+    """The fields that both sides have in common.
 
-    ``mrope_position_delta`` is what Decode adds to a token's place to get its rotary position (Qwen-VL).
-    ``prompt_tokens`` is the whole prompt's length, placeholders included. ``extra`` is the engine's own: JSON
-    of at most 4096 bytes that no sampling depends on.
+    ``mrope_position_delta`` is what Decode adds to the index of a token to get its rotary position (Qwen-VL).
+    ``prompt_tokens`` is the length of the whole prompt, placeholders included. ``extra`` belongs to the
+    engine: JSON of at most 4096 bytes that no sampling depends on.
     """
 
     mrope_position_delta: int | None = Field(default=None, ge=-MAX_TOKENS, le=MAX_TOKENS)
@@ -132,7 +132,7 @@ class _Prompt(Wire):
         if nbytes > MAX_EXTRA_BYTES:
             raise ValueError(f"over {MAX_EXTRA_BYTES} bytes")
         try:
-            json.dumps(extra, allow_nan=False)  # orjson writes null for them, and pydantic reads them
+            json.dumps(extra, allow_nan=False)  # orjson writes NaN as null, and pydantic reads it
         except ValueError as error:
             raise ValueError(
                 "not JSON: a number that no 64-bit float holds (NaN, Infinity, 1e400)"
@@ -159,14 +159,14 @@ class HandoffRequest(_Prompt):
 
 
 class Handoff(_Prompt):
-    """What Decode gets: every item with its metadata, in the order of the prompt."""
+    """What Decode reads: every item with its metadata, in the order of the prompt."""
 
     request_id: str = Field(pattern=REQUEST_ID)
     items: tuple[HandoffItem, ...]
 
 
 class HandoffReceipt(Wire):
-    """The answer to a ``PUT``: how many bytes Decode will read, and the seconds that they are kept."""
+    """The answer to a ``PUT``: how many bytes Decode will read, and for how many seconds they are kept."""
 
     request_id: str
     nbytes: int
@@ -174,7 +174,7 @@ class HandoffReceipt(Wire):
 
 
 class Slice(Wire):
-    """Rows [start, stop) of an embedding, in tokens; without ``stop``, to its end."""
+    """Rows [start, stop) of an embedding, one row per token; without ``stop``, up to the last row."""
 
     key: str = Field(pattern=r"^[0-9a-f]{64}$")
     start: int = Field(default=0, ge=0, le=MAX_TOKENS)
@@ -188,5 +188,5 @@ class Slice(Wire):
 
 
 def handoff_topic(request_id: str) -> str:
-    """The name under which the coming of a handoff is announced, beside the ids of jobs."""
+    """The topic that announces a handoff, in the same channel as the ids of jobs."""
     return f"handoff:{request_id}"

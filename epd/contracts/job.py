@@ -1,8 +1,8 @@
-"""Jobs, items and parts: identifiers, states and the records that the store keeps of them.
+"""Jobs, items and parts: their ids, their states and the records that the store keeps.
 
-A job has items. An item has one main part (its own media type) and, for a video whose sound is encoded
-too, a second part for the audio track. Parts are what workers finish; the states of items and jobs are
-derived from the states of their parts, never stored, so that they cannot disagree.
+A job has items. An item has one main part (its own media type) and, for a video whose audio is encoded
+too, a second part for the audio track. Workers finish parts; the states of items and jobs are derived from
+the states of their parts and never stored, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from epd.contracts.wire import Wire
 
 
 class Priority(StrEnum):
-    """Interactive work is served before bulk work; bulk never starves."""
+    """Interactive work is served before bulk work, but bulk work never starves."""
 
     INTERACTIVE = "interactive"
     BULK = "bulk"
 
 
 class State(StrEnum):
-    """The state of a part, an item or a job (a job or an item may also be ``partial``)."""
+    """The state of a part, an item or a job. Only items and jobs may be ``partial``."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -42,7 +42,7 @@ FINAL_STATES = frozenset({State.DONE, State.PARTIAL, State.FAILED, State.CANCELL
 
 
 class Stage(StrEnum):
-    """Where a running part is."""
+    """The stage that a running part is in."""
 
     FETCH = "fetch"
     DECODE = "decode"
@@ -67,7 +67,7 @@ class PartId:
 
 
 class ErrorInfo(Wire):
-    """An error as it travels to the caller."""
+    """An error as the caller gets it."""
 
     code: str
     message: str
@@ -76,19 +76,19 @@ class ErrorInfo(Wire):
 
     @classmethod
     def of(cls, error: EpdError) -> ErrorInfo:
-        """The facts of an error of the tree."""
+        """What the caller gets of an error."""
         return cls(code=error.code, message=error.message, retryable=error.retryable, status=error.status)
 
 
 class SegmentUse(Wire):
-    """Segments of a part (windows of sound, groups of frames): those that were there, and those encoded."""
+    """How many segments of a part (windows of audio, groups of frames) were cached, and how many encoded."""
 
     cached: int = Field(ge=0)
     encoded: int = Field(ge=0)
 
 
 class PartRecord(Wire):
-    """A part's state. ``timings`` are seconds per stage; ``ref`` and ``metadata`` are set when done.
+    """The state of a part. ``timings`` are seconds per stage; ``ref`` and ``metadata`` are set when done.
 
     ``segments`` is set for the part whose encode made the embedding, where its media has segments.
     """
@@ -111,7 +111,7 @@ class PartRecord(Wire):
         cached: bool = False,
         segments: SegmentUse | None = None,
     ) -> PartRecord:
-        """The final record of a part that has its embedding; ``cached``: it was there already."""
+        """The final record of a part that has its embedding; ``cached`` when it existed before the job."""
         return cls(
             state=State.DONE,
             cached=cached,
@@ -123,12 +123,12 @@ class PartRecord(Wire):
 
     @classmethod
     def failed(cls, error: EpdError) -> PartRecord:
-        """The final record of a part that failed with an error of the tree."""
+        """The final record of a part that failed."""
         return cls(state=State.FAILED, error=ErrorInfo.of(error))
 
 
 class JobRecord(Wire):
-    """A job as admitted. ``created`` and ``deadline`` are Unix times in seconds; ``ids`` are the caller's."""
+    """A job as admitted. ``created`` and ``deadline`` are Unix seconds; ``ids`` are the caller's item ids."""
 
     job_id: str = Field(pattern=r"^[0-9a-f]{32}$")
     model: str
@@ -140,13 +140,13 @@ class JobRecord(Wire):
 
 
 class JobView(Wire):
-    """A job with its parts' records by part id text."""
+    """A job with the records of its parts; the keys are part ids as text."""
 
     record: JobRecord
     parts: dict[str, PartRecord]
 
     def item_state(self, index: int) -> State:
-        """An item's state: that of its main part, lowered to ``partial`` where only a track failed."""
+        """The state of an item: that of its main part, or ``partial`` when only a track failed."""
         main = self.parts[str(PartId(index, self.record.items[index].modality))].state
         states = [record.state for _, record in self.parts_of(index)]
         if any(state not in FINAL_STATES for state in states):
@@ -162,12 +162,12 @@ class JobView(Wire):
 
     @property
     def state(self) -> State:
-        """The job's state, from its items."""
+        """The state of the job, derived from its items."""
         return combined_state(self.item_state(index) for index in range(len(self.record.items)))
 
 
 def combined_state(states: Iterable[State]) -> State:
-    """The one state of several: unfinished beats final, equal stays, and a mixture is ``partial``."""
+    """One state for several: unfinished wins over final, equal states stay, and a mixture is ``partial``."""
     found = set(states)
     if found <= {State.QUEUED}:
         return State.QUEUED
@@ -184,7 +184,7 @@ def combined_state(states: Iterable[State]) -> State:
 
 
 class Notice(Wire):
-    """A part's change of state, as published to the processes that watch its job."""
+    """A change of a part's state, as published to the processes that watch its job."""
 
     job_id: str
     part: str

@@ -11,23 +11,23 @@ from epd.contracts.wire import Wire
 
 
 class Modality(StrEnum):
-    """What an encoder is fed with. Also names the track of a part (a video's ``audio``)."""
+    """What an encoder takes as input. It also names the track of a part (a video's ``audio``)."""
 
     IMAGE = "image"
     VIDEO = "video"
     AUDIO = "audio"
 
 
-#: A rough size in bytes of a media file whose size nobody knows yet, by type.
+#: A rough size in bytes for a media file whose size is not known yet, by type.
 NOMINAL_BYTES = {Modality.IMAGE: 2 << 20, Modality.AUDIO: 8 << 20, Modality.VIDEO: 32 << 20}
 
 
 class AudioTrackMode(StrEnum):
     """What to do with the audio track of a video."""
 
-    AUTO = "auto"  #: encode it when there is one and the model has an audio encoder
-    NONE = "none"  #: leave it alone
-    REQUIRE = "require"  #: fail with ``no_audio_track`` when there is none
+    AUTO = "auto"  #: encode it if it exists and the model has an audio encoder
+    NONE = "none"  #: ignore it
+    REQUIRE = "require"  #: fail with ``no_audio_track`` if it is missing
 
 
 class Source(Wire):
@@ -46,8 +46,8 @@ class Source(Wire):
 class ItemOptions(Wire):
     """Options that change an item's output. ``None`` means the encoder's own default.
 
-    ``min_pixels``/``max_pixels`` bound height*width after resizing; ``fps`` is frames sampled per
-    second of video; ``min_frames``/``max_frames`` bound the sampled frame count.
+    ``min_pixels``/``max_pixels`` bound height*width after resizing; ``fps`` is the number of
+    frames sampled per second of video; ``min_frames``/``max_frames`` bound the sampled frame count.
     """
 
     min_pixels: int | None = Field(default=None, ge=1, le=1 << 28)
@@ -59,7 +59,7 @@ class ItemOptions(Wire):
 
 
 class Item(Wire):
-    """One media item of a job, as admitted: its place, type, source and options."""
+    """One media item of a job, as admitted: its index, type, source and options."""
 
     index: int = Field(ge=0)
     modality: Modality
@@ -75,7 +75,7 @@ class BlobRef(Wire):
 
 
 class RawImage(Wire):
-    """A decoded image: uint8 RGB, row-major [height, width, 3], upright, on white.
+    """A decoded image: uint8 RGB, row-major [height, width, 3], upright, transparency on white.
 
     ``original_size`` is (width, height) as stored in the file, before its EXIF orientation.
     """
@@ -91,8 +91,8 @@ class RawImage(Wire):
 class RawFrames(Wire):
     """Sampled video frames: uint8 RGB [frames, height, width, 3], rotation applied.
 
-    ``timestamps`` are presentation times in seconds from the first frame of the file, one a frame.
-    ``partial`` tells that the file broke off and its good part was kept.
+    ``timestamps`` are presentation times in seconds from the first frame of the file, one per frame.
+    ``partial`` means that the file broke off and its intact part was kept.
     """
 
     kind: Literal["frames"] = "frames"
@@ -109,9 +109,9 @@ class RawFrames(Wire):
 
 
 class RawAudio(Wire):
-    """Decoded sound: float32 mono PCM [samples] at ``sample_rate`` Hz, mean of the channels.
+    """Decoded audio: float32 mono PCM [samples] at ``sample_rate`` Hz, the mean of all channels.
 
-    ``partial`` tells that the file broke off and its good part was kept.
+    ``partial`` means that the file broke off and its intact part was kept.
     """
 
     kind: Literal["audio"] = "audio"

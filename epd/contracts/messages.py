@@ -11,12 +11,12 @@ from epd.contracts.job import Priority
 from epd.contracts.media import BlobRef, Item, Modality, RawMedia
 from epd.contracts.wire import Wire
 
-#: An item goes back to ``fetch`` at most this often, when a blob that a message names is gone.
+#: The most times that an item goes back to ``fetch`` because a blob that a message names is gone.
 MAX_ATTEMPTS = 3
 
 
 class Envelope(Wire):
-    """What every message carries. ``deadline`` and ``enqueued_at`` are Unix times in seconds."""
+    """What every message carries. ``deadline`` and ``enqueued_at`` are Unix seconds."""
 
     version: Literal[1] = 1
     job_id: str
@@ -29,13 +29,13 @@ class Envelope(Wire):
 
 
 class FetchMessage(Envelope):
-    """Get the bytes of a chunk of items of one job."""
+    """Fetch the bytes of a chunk of items of one job."""
 
     items: tuple[Item, ...] = Field(min_length=1, max_length=64)
 
 
 class Wanted(Wire):
-    """An embedding that a flight owes: its key, track, and the encoder with the identity it must have."""
+    """An embedding to be made: its key, its track, and the encoder with the identity that it must have."""
 
     key: str
     track: Modality
@@ -44,10 +44,10 @@ class Wanted(Wire):
 
 
 class DecodeMessage(Envelope):
-    """Turn one item's bytes into raw media for each wanted track.
+    """Decode one item's bytes into raw media for each wanted track.
 
-    Whether a video has an audio track is known only here, so ``audio`` (the child's wanted embedding)
-    rides along and is published when the track is found.
+    Only decoding finds out whether a video has an audio track. So ``audio``, the embedding wanted of that
+    track, is part of this message, and its encode message is published when the track is found.
     """
 
     item: Item
@@ -59,7 +59,7 @@ class DecodeMessage(Envelope):
 
 
 class EncodeMessage(Envelope):
-    """Encode one part's raw media. ``source_bytes`` is the size of the file that it was decoded from."""
+    """Encode the raw media of one part. ``source_bytes`` is the size of the file it was decoded from."""
 
     item: Item
     digest: str

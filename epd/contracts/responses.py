@@ -1,4 +1,4 @@
-"""What the REST API answers, as typed values. The API builds them and the client parses them."""
+"""The answers of the REST API as typed values. The API builds them and the client parses them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from epd.contracts.wire import Wire
 
 
 class Tier(StrEnum):
-    """Where embedding files lie: L1 in memory, L2 on a disk or a shared file system."""
+    """Where embedding files are: L1 in memory, L2 on a disk or a shared file system."""
 
     L1 = "l1"
     L2 = "l2"
 
 
 class TierStats(Wire):
-    """Files of one tier, their bytes, and the limit of these."""
+    """The number of files in a tier, their size in bytes and the limit of that size."""
 
     entries: int
     nbytes: int
@@ -28,12 +28,13 @@ class TierStats(Wire):
 
 
 class CacheTotals(Wire):
-    """What happened to the cache since the store was made, over the whole fleet.
+    """Totals of the cache over the whole fleet, since the store was created.
 
     ``hits``: wanted embeddings that were found, by the tier they were read from. ``misses``: parts that had
-    to be made, or waited for another's making. ``evicted``: files taken out of a tier for its limit; one
-    that leaves L1 after its demotion lives on in L2. ``dropped``: those of them that no tier has any more:
-    their embeddings have to be made again. ``failed_moves``: copies given up, as on a full disk.
+    to be encoded, or waited for another job to encode them. ``evicted``: files removed from a tier to keep
+    its limit; a file that leaves L1 after its demotion stays in L2. ``dropped``: evicted files that are in no
+    tier any more; their embeddings have to be encoded again. ``failed_moves``: copies given up, for example
+    on a full disk.
     """
 
     hits_l1: int = 0
@@ -50,7 +51,7 @@ class CacheTotals(Wire):
 
     @property
     def hit_ratio(self) -> float | None:
-        """Hits over hits and misses; None before there was any."""
+        """Hits divided by hits and misses; None before the first of either."""
         hits = self.hits_l1 + self.hits_l2
         return hits / (hits + self.misses) if hits + self.misses else None
 
@@ -58,7 +59,7 @@ class CacheTotals(Wire):
 class CachedAnswer(Wire):
     """An entry of the cache. ``weights_digest`` is its model revision; ``used_at`` is Unix seconds.
 
-    ``shape`` is [tokens, hidden], ``nbytes`` the size of the tensor. ``pinned``: it is being read.
+    ``shape`` is [tokens, hidden], ``nbytes`` the size of the tensor. ``pinned``: a reader holds it.
     """
 
     key: str
@@ -74,10 +75,10 @@ class CachedAnswer(Wire):
 
 
 class CachePageAnswer(Wire):
-    """Some entries, in no order. ``cursor`` asks for the next ones; None after the last.
+    """One page of entries, in no order. ``cursor`` asks for the next page; it is None on the last one.
 
-    A page may be short or empty and not be the last: filters are applied to what is looked at. ``note`` tells
-    when the encoder that was asked for is not configured: what it made may be here all the same.
+    A page may be short or empty without being the last, since filters apply to what was scanned. ``note`` is
+    set when the requested encoder is not configured; its embeddings may still be in the cache.
     """
 
     embeddings: tuple[CachedAnswer, ...]
@@ -86,7 +87,7 @@ class CachePageAnswer(Wire):
 
 
 class RemovedAnswer(Wire):
-    """How many entries one call removed. ``cursor`` goes on from there; None when all were looked at.
+    """How many entries one call removed. ``cursor`` continues from there; None when all were scanned.
 
     ``note`` is that of ``CachePageAnswer``.
     """
@@ -107,9 +108,9 @@ class EmbeddingAnswer(Wire):
 
 
 class PartAnswer(Wire):
-    """What an item and a track have in common. ``timings`` are seconds per stage.
+    """The fields that an item and a track have in common. ``timings`` are seconds per stage.
 
-    ``segments``: how much of it an earlier item had, for the request whose encode made the embedding.
+    ``segments`` is set for the request whose encode made the embedding: how many were already cached.
     """
 
     type: Modality
@@ -140,7 +141,7 @@ class Usage(Wire):
 
 
 class JobAnswer(Wire):
-    """A job as it stands."""
+    """The current state of a job."""
 
     job_id: str
     model: str
@@ -150,7 +151,7 @@ class JobAnswer(Wire):
 
 
 class EventAnswer(Wire):
-    """One server-sent event: an item's change of state."""
+    """One server-sent event: a change of an item's state."""
 
     job_id: str
     index: int
@@ -170,9 +171,9 @@ class MediaAnswer(Wire):
 class EncoderAnswer(Wire):
     """An encoder of the config; ``card`` is None until a GPU worker has announced it.
 
-    ``memory_bytes`` is what its weights, tables and static buffers occupy in each worker that has loaded it,
-    measured there; None while no such worker lives. ``graphs`` are its captured forwards, which take
-    ``graph_bytes`` beside that; None where workers run it eagerly.
+    ``memory_bytes`` is what its weights, tables and static buffers take in each worker that has loaded it,
+    as measured there; None while no such worker is alive. ``graphs`` is the number of its captured forwards,
+    which take another ``graph_bytes``; None where workers run it eagerly.
     """
 
     name: str
@@ -185,7 +186,7 @@ class EncoderAnswer(Wire):
 
 
 class ModelAnswer(Wire):
-    """A model: the encoder of each media type, by name."""
+    """A model: the name of the encoder of each media type."""
 
     name: str
     default: bool
@@ -204,9 +205,9 @@ class ModelsAnswer(Wire):
 class WorkerAnswer(Wire):
     """A live worker. ``age`` is seconds since its last heartbeat.
 
-    ``memory_bytes`` is what a GPU worker holds on its device, measured: weights, graphs and staging.
-    ``graph_bytes`` of that are captured forwards; None where it runs all eagerly. ``staging_bytes`` are
-    pinned host memory, beside that.
+    ``memory_bytes`` is what a GPU worker holds on its device, as measured: weights, graphs and staging.
+    Captured forwards take ``graph_bytes`` of it; None where the worker runs eagerly. ``staging_bytes`` is
+    pinned host memory, in addition.
     """
 
     name: str
@@ -223,7 +224,7 @@ class WorkerAnswer(Wire):
 
 
 class QueueAnswer(Wire):
-    """A queue: messages that wait, and messages that a worker holds and has not acked."""
+    """A queue: the messages that wait, and those that a worker holds without having acked them."""
 
     name: str
     waiting: int
@@ -233,7 +234,7 @@ class QueueAnswer(Wire):
 class StatusAnswer(Wire):
     """Workers, queues and the embedding cache; sizes in bytes.
 
-    ``cache_*`` are the files of the first tier, in memory; ``l2`` those of the second where there is one.
+    ``cache_*`` is the first tier, in memory; ``l2`` is the second tier, where one is configured.
     """
 
     workers: tuple[WorkerAnswer, ...]

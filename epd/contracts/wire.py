@@ -1,4 +1,4 @@
-"""The base of all that crosses a process: frozen, typed, unknown fields refused."""
+"""The base class of every value that crosses a process boundary: frozen, typed, unknown fields refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Wire(BaseModel):
-    """A frozen value that travels as JSON. Unknown fields are an error, never dropped."""
+    """A frozen value that travels as JSON. Unknown fields are an error; they are never dropped."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -17,24 +17,10 @@ class Wire(BaseModel):
         return self.model_dump_json(exclude_none=True)
 
     def to_document(self) -> dict[str, Any]:
-        """The same as ``to_json``, as plain dicts and lists for a carrier that makes the text itself."""
+        """The same as ``to_json``, as plain dicts and lists, for a carrier that writes the JSON itself."""
         return self.model_dump(mode="json", exclude_none=True)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Parse and check; raises ``pydantic.ValidationError``."""
+        """Parse and validate; raises ``pydantic.ValidationError``."""
         return cls.model_validate_json(text)
-
-
-FETCH_QUEUE = "fetch_queue"
-FETCH = "fetch"
-DECODE_QUEUE = "decode_queue"
-DECODE = "decode"
-ENCODE_QUEUE = "encode_queue"
-STAGE = "stage"
-PREPROCESS = "preprocess"
-FORWARD = "forward"
-WRITE = "write"
-
-#: All of them in the order of an item's life.
-ALL = (FETCH_QUEUE, FETCH, DECODE_QUEUE, DECODE, ENCODE_QUEUE, STAGE, PREPROCESS, FORWARD, WRITE)

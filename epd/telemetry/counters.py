@@ -1,6 +1,6 @@
-"""What workers count. Totals since a worker's start; they travel in its heartbeat, the API shows them.
+"""What workers count: totals since a worker's start. Its heartbeats carry them, and the API shows them.
 
-A counter may be kept an encoder: its key is then ``name/encoder``.
+A counter may be kept per encoder; its key is then ``name/encoder``.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from enum import StrEnum
 
 
 class Count(StrEnum):
-    """Every counter, once. The unit is the last word of the name where it is not a plain number.
+    """Every counter. Its name ends in its unit, unless it is a plain number.
 
-    The value is the key in ``Heartbeat.counters``; ``metrics`` gives each its help text.
+    The value is the key in ``Heartbeat.counters``; ``metrics`` has the help texts.
     """
 
     FETCH_ITEMS = "fetch_items"
@@ -68,7 +68,7 @@ def counter_key(name: Count, encoder: str | None = None) -> str:
 
 
 def split_counter_key(key: str) -> tuple[str, str]:
-    """Name and encoder (empty where it has none) of a key."""
+    """The name and the encoder of a key; the encoder is empty where there is none."""
     name, _, encoder = key.partition(_SEPARATOR)
     return name, encoder
 
@@ -88,7 +88,7 @@ class Counters:
             self._values[key] = self._values.get(key, 0.0) + value
 
     def peak(self, name: Count, value: float, *, encoder: str | None = None) -> None:
-        """Keep the highest value seen."""
+        """Keep the highest value so far."""
         key = counter_key(name, encoder)
         with self._lock:
             self._values[key] = max(self._values.get(key, value), value)

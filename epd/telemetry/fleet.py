@@ -1,6 +1,7 @@
-"""The registry of an API process: its own metrics, and those of the whole fleet read from the store.
+"""The metrics of the whole fleet, which an API process reads from the store at each scrape.
 
-Each scrape reads heartbeats and sizes once. A store that does not answer gives ``epd_store_up 0``, no error.
+A scrape reads heartbeats and sizes once. When the store does not answer it shows ``epd_store_up 0`` and
+raises no error.
 """
 
 from __future__ import annotations
@@ -20,60 +21,6 @@ from epd.store.values import Heartbeat, StoreStats
 from epd.telemetry import metrics
 from epd.telemetry.counters import Count, split_counter_key
 
-
-def cache_families(stats: StoreStats) -> list[Metric]:
-    """All of them. Totals are those of the whole fleet: take one API process, or the maximum over all."""
-    return [
-        _gauge(metrics.CACHE_ENTRIES, "Entries in the embedding index.", stats.entries),
-        _gauge(metrics.CACHE_BYTES, "Bytes of the embeddings in the index.", stats.nbytes),
-        _gauge(metrics.CACHE_LIMIT_BYTES, "Limit of those bytes.", stats.limit),
-        *_tier_gauges(stats),
-        *_totals(stats.totals),
-    ]
-
-
-def _tier_gauges(stats: StoreStats) -> list[Metric]:
-    tiers = {Tier.L1: TierStats(entries=stats.entries, nbytes=stats.nbytes, limit=stats.limit)}
-    if stats.l2 is not None:
-        tiers[Tier.L2] = stats.l2
-    entries = GaugeMetricFamily(metrics.CACHE_TIER_ENTRIES, "Files in a tier.", labels=["tier"])
-    nbytes = GaugeMetricFamily(metrics.CACHE_TIER_BYTES, "Bytes of a tier's embeddings.", labels=["tier"])
-    limits = GaugeMetricFamily(metrics.CACHE_TIER_LIMIT_BYTES, "Limit of those bytes.", labels=["tier"])
-    for tier, held in tiers.items():
-        entries.add_metric([tier], held.entries)
-        nbytes.add_metric([tier], held.nbytes)
-        limits.add_metric([tier], held.limit)
-    return [entries, nbytes, limits]
-
-
-def _totals(totals: CacheTotals) -> list[Metric]:
-    hits = {Tier.L1: totals.hits_l1, Tier.L2: totals.hits_l2}
-    evicted = {Tier.L1: totals.evicted_l1, Tier.L2: totals.evicted_l2}
-    return [
-        _by_tier(metrics.CACHE_HITS, "Wanted embeddings that were found, by the tier read.", hits),
-        _counter(metrics.CACHE_MISSES, "Parts that had to be made, or waited for.", totals.misses),
-        _by_tier(metrics.CACHE_EVICTIONS, "Files taken out of a tier for its limit.", evicted),
-        _counter(metrics.CACHE_DROPPED, "Evicted embeddings that no tier has any more.", totals.dropped),
-        _counter(metrics.CACHE_PROMOTIONS, "Files copied from L2 to L1.", totals.promotions),
-        _counter(metrics.CACHE_DEMOTIONS, "Files copied from L1 to L2.", totals.demotions),
-        _counter(metrics.CACHE_FAILED_MOVES, "Copies given up, as on a full disk.", totals.failed_moves),
-        _counter(metrics.CACHE_CORRUPT_FILES, "Damaged files found and deleted.", totals.corrupt),
-        _counter(metrics.CACHE_REMOVED, "Entries taken out by an operator.", totals.removed),
-    ]
-
-
-
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(name, text, value=value)
-
-
-def _by_tier(name: str, text: str, values: dict[Tier, int]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=["tier"])
-    for tier, value in values.items():
-        family.add_metric([tier], value)
-    return family
-
-
 logger = logging.getLogger(__name__)
 
 _COUNT_LABELS = ("worker", "kind", "encoder")
@@ -87,14 +34,14 @@ def build_registry(
     queues: Callable[[], Mapping[str, int]] | None = None,
     held: Callable[[Priority], Load] | None = None,
 ) -> CollectorRegistry:
-    """A registry that shows the fleet; give it to ``metrics.api_metrics`` for the API's own metrics.
+    """A registry that shows the fleet. ``metrics.api_metrics`` adds the API's own metrics to it.
 
     Args:
-        heartbeats: All live workers.
-        stats: The size of the embedding cache.
-        blob_bytes: Bytes in the blob directory.
-        queues: Messages that wait, by queue.
-        held: What the admitted jobs of a priority hold.
+        heartbeats: all live workers.
+        stats: the size of the embedding cache.
+        blob_bytes: bytes in the blob directory.
+        queues: messages that wait, by queue.
+        held: items and bytes of the admitted jobs of a priority.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_FleetCollector(heartbeats, stats, blob_bytes, queues, held))
@@ -165,7 +112,7 @@ def _held_families(held: Callable[[Priority], Load]) -> list[Metric]:
 
 
 def worker_families(heartbeats: Iterable[Heartbeat]) -> list[Metric]:
-    """Readiness and counters of workers. Counters that no metric is known for are left out."""
+    """Readiness and counters of workers. Counters of unknown names are left out."""
     ready = GaugeMetricFamily(
         metrics.WORKER_READY, "1 when the worker is ready.", labels=["worker", "kind", "host"]
     )
@@ -183,6 +130,58 @@ def _family(count: Count) -> CounterMetricFamily | GaugeMetricFamily:
     kind = GaugeMetricFamily if count in metrics.PEAKS else CounterMetricFamily
     name, text = f"{metrics.WORKER_PREFIX}{count.value}", metrics.COUNT_HELP[count]
     return kind(name, text, labels=_COUNT_LABELS)
+
+
+def cache_families(stats: StoreStats) -> list[Metric]:
+    """The metrics of the embedding cache. Every API process shows the fleet's totals: do not add them up."""
+    return [
+        _gauge(metrics.CACHE_ENTRIES, "Entries in the embedding index.", stats.entries),
+        _gauge(metrics.CACHE_BYTES, "Bytes of the embeddings in the index.", stats.nbytes),
+        _gauge(metrics.CACHE_LIMIT_BYTES, "Limit of those bytes.", stats.limit),
+        *_tier_gauges(stats),
+        *_totals(stats.totals),
+    ]
+
+
+def _tier_gauges(stats: StoreStats) -> list[Metric]:
+    tiers = {Tier.L1: TierStats(entries=stats.entries, nbytes=stats.nbytes, limit=stats.limit)}
+    if stats.l2 is not None:
+        tiers[Tier.L2] = stats.l2
+    entries = GaugeMetricFamily(metrics.CACHE_TIER_ENTRIES, "Files in a tier.", labels=["tier"])
+    nbytes = GaugeMetricFamily(metrics.CACHE_TIER_BYTES, "Bytes of a tier's embeddings.", labels=["tier"])
+    limits = GaugeMetricFamily(metrics.CACHE_TIER_LIMIT_BYTES, "Limit of those bytes.", labels=["tier"])
+    for tier, held in tiers.items():
+        entries.add_metric([tier], held.entries)
+        nbytes.add_metric([tier], held.nbytes)
+        limits.add_metric([tier], held.limit)
+    return [entries, nbytes, limits]
+
+
+def _totals(totals: CacheTotals) -> list[Metric]:
+    hits = {Tier.L1: totals.hits_l1, Tier.L2: totals.hits_l2}
+    evicted = {Tier.L1: totals.evicted_l1, Tier.L2: totals.evicted_l2}
+    return [
+        _by_tier(metrics.CACHE_HITS, "Wanted embeddings that were found, by the tier read.", hits),
+        _counter(metrics.CACHE_MISSES, "Parts that had to be made, or waited for.", totals.misses),
+        _by_tier(metrics.CACHE_EVICTIONS, "Files taken out of a tier for its limit.", evicted),
+        _counter(metrics.CACHE_DROPPED, "Evicted embeddings that no tier has any more.", totals.dropped),
+        _counter(metrics.CACHE_PROMOTIONS, "Files copied from L2 to L1.", totals.promotions),
+        _counter(metrics.CACHE_DEMOTIONS, "Files copied from L1 to L2.", totals.demotions),
+        _counter(metrics.CACHE_FAILED_MOVES, "Copies given up, as on a full disk.", totals.failed_moves),
+        _counter(metrics.CACHE_CORRUPT_FILES, "Damaged files found and deleted.", totals.corrupt),
+        _counter(metrics.CACHE_REMOVED, "Entries taken out by an operator.", totals.removed),
+    ]
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _by_tier(name: str, text: str, values: dict[Tier, int]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=["tier"])
+    for tier, value in values.items():
+        family.add_metric([tier], value)
+    return family
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

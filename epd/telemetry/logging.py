@@ -1,4 +1,4 @@
-"""How every process logs: one line a record on standard error, in UTC."""
+"""The logging of every process: one line per record on standard error, in UTC."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DATE = "%Y-%m-%dT%H:%M:%S"
 
 
 def configure_logging(level: str) -> None:
-    """Set up the root logger once; a handler that is there (Celery's, pytest's) is left alone.
+    """Set up the root logger. Existing handlers (Celery's, pytest's) are kept.
 
     Raises:
         ValueError: the level is unknown.

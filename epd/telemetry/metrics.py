@@ -1,11 +1,11 @@
-"""Every metric name, once, with help, unit and labels.
+"""Every metric: its name, type, labels and help text.
 
 name                              type       labels                  what
 epd_http_requests_total           counter    method, route, status   requests answered
 epd_http_request_seconds          histogram  method, route           time to answer
 epd_items_total                   counter    type, result            items answered: cached, done, failed ...
 epd_jobs_total                    counter    state                   jobs that ended in a state
-epd_disconnect_cancels_total      counter                            jobs cancelled because their caller left
+epd_disconnect_cancels_total      counter                            jobs cancelled because the client left
 epd_saved_bytes_total             counter                            bytes of URLs that needed no worker
 epd_waiting_requests              gauge                              requests that wait for their job
 epd_store_up                      gauge                              1 when the store answers
@@ -17,16 +17,16 @@ epd_cache_tier_bytes              gauge      tier                    bytes of th
 epd_cache_tier_limit_bytes        gauge      tier                    their limit
 epd_cache_hits_total              counter    tier                    wanted embeddings found in a tier
 epd_cache_misses_total            counter                            parts that had to be made or waited for
-epd_cache_evictions_total         counter    tier                    files taken out of a tier for its limit
+epd_cache_evictions_total         counter    tier                    files removed from a tier for its limit
 epd_cache_dropped_total           counter                            of these, embeddings in no tier any more
 epd_cache_promotions_total        counter                            files copied from L2 to L1
 epd_cache_demotions_total         counter                            files copied from L1 to L2
 epd_cache_failed_moves_total      counter                            copies given up, as on a full disk
 epd_cache_corrupt_files_total     counter                            damaged files found and deleted
-epd_cache_removed_total           counter                            entries taken out by an operator
+epd_cache_removed_total           counter                            entries removed by an operator
 epd_blob_bytes                    gauge                              bytes in the blob directory
 epd_queue_messages                gauge      queue                   messages that wait for a worker
-epd_inflight_items                gauge      priority                items admitted and not final
+epd_inflight_items                gauge      priority                admitted items that are not final
 epd_inflight_bytes                gauge      priority                bytes of their media, as far as known
 epd_worker_ready                  gauge      worker, kind, host      1 when ready, 0 when still loading
 epd_worker_{counter}              see below  worker, kind, encoder   what ``Count`` names
@@ -40,7 +40,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from epd.telemetry.counters import Count
 
-#: Seconds. From a cached answer to the longest wait of a request.
+#: Seconds, from a cached answer to the longest wait of a request.
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 STORE_UP = "epd_store_up"
@@ -66,7 +66,7 @@ INFLIGHT_BYTES = "epd_inflight_bytes"
 WORKER_READY = "epd_worker_ready"
 WORKER_PREFIX = "epd_worker_"
 
-#: Values that are no totals: they are shown as gauges.
+#: Counters that are not totals; they are shown as gauges.
 PEAKS = frozenset(
     {
         Count.ENCODE_BATCH_PEAK,
@@ -80,7 +80,7 @@ PEAKS = frozenset(
 )
 
 _DROPPED = (
-    "{} that nobody waited for any more when they were to be {}: cancelled, or made final by another run."
+    "{} that no job waited for any more when they were to be {}: cancelled, or made final by another run."
 )
 
 COUNT_HELP = {
@@ -89,11 +89,11 @@ COUNT_HELP = {
     Count.FETCH_BYTES: "Bytes downloaded.",
     Count.FETCH_SECONDS: "Seconds spent downloading, over all threads.",
     Count.DOWNLOADS: "Bodies downloaded.",
-    Count.NOT_MODIFIED: "URLs whose server said that nothing has changed, and sent no body.",
-    Count.SAVED_BYTES: "Bytes of URLs that were not downloaded, because their embeddings were there.",
-    Count.CACHE_HITS: "Wanted embeddings that were there.",
-    Count.CACHE_MISSES: "Wanted embeddings that were not.",
-    Count.FLIGHTS_JOINED: "Wanted embeddings that another encode already made.",
+    Count.NOT_MODIFIED: "URLs whose server answered that nothing changed, without a body.",
+    Count.SAVED_BYTES: "Bytes of URLs that were not downloaded, because their embeddings were cached.",
+    Count.CACHE_HITS: "Wanted embeddings that were cached.",
+    Count.CACHE_MISSES: "Wanted embeddings that were not cached.",
+    Count.FLIGHTS_JOINED: "Wanted embeddings that another encode was already making.",
     Count.DECODE_ITEMS: "Items decoded.",
     Count.DECODE_FAILURES: "Items whose decoding failed.",
     Count.DECODE_SECONDS: "Seconds spent decoding, over all processes.",
@@ -102,8 +102,8 @@ COUNT_HELP = {
     Count.ENCODE_BATCHES: "Batches encoded.",
     Count.ENCODE_TOKENS: "Rows of embeddings made.",
     Count.ENCODE_SECONDS: "Seconds in which the device encoded.",
-    Count.SEGMENTS_REUSED: "Windows of sound and groups of frames whose rows an earlier item had.",
-    Count.SEGMENTS_ENCODED: "Windows of sound and groups of frames that were encoded.",
+    Count.SEGMENTS_REUSED: "Windows of audio and groups of frames whose rows were cached.",
+    Count.SEGMENTS_ENCODED: "Windows of audio and groups of frames that were encoded.",
     Count.ENCODE_BATCH_PEAK: "Parts in the largest batch so far.",
     Count.FETCH_EXPIRED: "Items whose deadline had passed before they were fetched.",
     Count.FETCH_DROPPED: _DROPPED.format("Items", "fetched"),
@@ -111,27 +111,27 @@ COUNT_HELP = {
     Count.DECODE_DROPPED: _DROPPED.format("Items", "decoded"),
     Count.ENCODE_EXPIRED: "Parts whose deadline had passed before they were encoded.",
     Count.ENCODE_DROPPED: _DROPPED.format("Parts", "encoded"),
-    Count.ENCODE_HANGS: "Batches that hung, each the end of its worker.",
+    Count.ENCODE_HANGS: "Batches that hung; each ended its worker.",
     Count.ENCODER_MEMORY: "Bytes of an encoder's weights, tables and static buffers, measured.",
     Count.WORKER_MEMORY: "Bytes that a GPU worker holds on its device: weights, graphs and staging.",
-    Count.STAGING_MEMORY: "Bytes of page-locked host memory that uploads go through.",
+    Count.STAGING_MEMORY: "Bytes of page-locked host memory for copies to the device.",
     Count.GRAPHS: "Captured forwards.",
     Count.GRAPH_MEMORY: "Bytes of the device that captured forwards and their inputs take, measured.",
     Count.GRAPH_HITS: "Forwards that were replayed.",
-    Count.GRAPH_MISSES: "Forwards that no captured one fits.",
+    Count.GRAPH_MISSES: "Forwards that no captured graph fits.",
     Count.GRAPH_DECLINED: "Forwards whose padding would have cost more than a replay saves.",
-    Count.GRAPH_UNITS: "Units (pictures, windows or packed rows) that were replayed.",
-    Count.GRAPH_PADDING: "Units of padding that were replayed beside them.",
-    Count.GRAPH_PADDING_SHARE: "Padding as a part of all that was replayed, 0 to 1.",
-    Count.REAPED_MESSAGES: "Messages published anew for flights whose lease was over.",
-    Count.SWEPT_FILES: "Files that nobody used any more.",
+    Count.GRAPH_UNITS: "Units (images, windows or packed rows) that were replayed.",
+    Count.GRAPH_PADDING: "Units of padding that were replayed with them.",
+    Count.GRAPH_PADDING_SHARE: "Padding as a fraction of all replayed units, 0 to 1.",
+    Count.REAPED_MESSAGES: "Messages published again for flights whose lease had expired.",
+    Count.SWEPT_FILES: "Files that were no longer in use and were deleted.",
     Count.RETRIED_ITEMS: "Items sent back to fetch because their bytes were gone.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ApiMetrics:
-    """What one API process counts by itself."""
+    """The metrics that an API process counts itself."""
 
     requests: Counter
     request_seconds: Histogram
@@ -143,7 +143,7 @@ class ApiMetrics:
 
 
 def api_metrics(registry: CollectorRegistry) -> ApiMetrics:
-    """Make the API's own metrics in a registry; once a registry."""
+    """Create the API's own metrics in a registry; call it once per registry."""
     return ApiMetrics(
         requests=Counter(
             "epd_http_requests_total", "Requests answered.", ["method", "route", "status"], registry=registry
@@ -159,11 +159,11 @@ def api_metrics(registry: CollectorRegistry) -> ApiMetrics:
         jobs=Counter("epd_jobs_total", "Jobs that ended in a state.", ["state"], registry=registry),
         waiting=Gauge("epd_waiting_requests", "Requests that wait for their job.", registry=registry),
         disconnects=Counter(
-            "epd_disconnect_cancels_total", "Jobs cancelled because their caller left.", registry=registry
+            "epd_disconnect_cancels_total", "Jobs cancelled because the client left.", registry=registry
         ),
         saved_bytes=Counter(
             "epd_saved_bytes_total",
-            "Bytes of URLs that no worker was asked for, because their embeddings were there.",
+            "Bytes of URLs that needed no worker, because their embeddings were cached.",
             registry=registry,
         ),
     )

@@ -1,6 +1,6 @@
-"""Trace context across processes: W3C ``traceparent`` in a plain dict, as messages carry it.
+"""Trace context across processes: W3C ``traceparent`` in a plain dict, which messages carry.
 
-Without an OpenTelemetry SDK in the process nothing is recorded, but a caller's context is still passed on.
+A process without an OpenTelemetry SDK records nothing, but still passes on the caller's context.
 Source: W3C Trace Context, https://www.w3.org/TR/trace-context/.
 """
 
@@ -25,12 +25,12 @@ _propagator = TraceContextTextMapPropagator()
 def span(
     name: str, carrier: Mapping[str, str] | None = None, **attributes: Attribute
 ) -> Iterator[dict[str, str]]:
-    """Run a block as a span below the carrier's; yields the carrier for what the block sends on.
+    """Run a block as a child span of the carrier's; yields the carrier for the messages that the block sends.
 
     Args:
-        name: The span's name, ``epd.<stage>``.
-        carrier: A message's ``trace``, or request headers with keys in lower case; others are ignored.
-        attributes: What the span is about; never media bytes or URLs with credentials.
+        name: the name of the span, ``epd.<stage>``.
+        carrier: the ``trace`` of a message, or request headers in lower case; other headers are ignored.
+        attributes: attributes of the span; never media bytes or URLs with credentials.
     """
     context = _propagator.extract(dict(carrier)) if carrier else Context()
     tracer = trace.get_tracer(_TRACER)
@@ -39,14 +39,14 @@ def span(
 
 
 def inject() -> dict[str, str]:
-    """The current trace context, for a message; empty where there is none."""
+    """The current trace context for a message; empty where there is none."""
     carrier: dict[str, str] = {}
     _propagator.inject(carrier)
     return carrier
 
 
 def carrier_of(headers: Mapping[str, str]) -> dict[str, str]:
-    """The trace fields of request headers in any case, checked; empty where there is none or it is bad."""
+    """The trace fields of request headers in any case; empty where they are missing or invalid."""
     lower = {name.lower(): value for name, value in headers.items()}
     carrier = {name: lower[name] for name in _FIELDS if name in lower}
     if not carrier:

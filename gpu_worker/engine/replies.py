@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from epd.contracts.errors import EncodeFailed
-from epd.contracts.wire import FORWARD, PREPROCESS, STAGE
+from epd.contracts.timings import FORWARD, PREPROCESS, STAGE
 from epd.telemetry.counters import Count, Counters
 from gpu_worker.engine.device import Device, Stamp, is_device_lost, is_out_of_memory
 from gpu_worker.engine.forward import Rows

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from epd.contracts.embedding import EncoderCard
 from epd.contracts.errors import NotFound
 from epd.contracts.job import SegmentUse
-from epd.contracts.wire import STAGE
+from epd.contracts.timings import STAGE
 from epd.store.cache.embeddings import Embeddings
 from epd.store.files.embedding_file import ITEM_BYTES, EmbeddingFile
 from epd.store.records import SegmentPlace

@@ -9,7 +9,7 @@ from epd.contracts.errors import DeadlineExceeded, EpdError, Internal
 from epd.contracts.job import ErrorInfo, PartId, PartRecord, Stage, State
 from epd.contracts.media import Item, Modality
 from epd.contracts.messages import MAX_ATTEMPTS, DecodeMessage, Envelope, FetchMessage, Wanted
-from epd.contracts.wire import DECODE, DECODE_QUEUE, FETCH, FETCH_QUEUE
+from epd.contracts.timings import DECODE, DECODE_QUEUE, FETCH, FETCH_QUEUE
 from epd.store.values import Claim, Waiter
 from tasks.flow.context import Context
 

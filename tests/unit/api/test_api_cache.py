@@ -208,7 +208,7 @@ class Bridge:
 
 def test_the_client_lists_forgets_and_clears(kept: Rest) -> None:
     with Client("http://testserver") as client:
-        client._exchange = Bridge(kept)  # type: ignore[assignment]
+        client._transport = Bridge(kept)  # type: ignore[assignment]
         assert sorted(row.key for row in client.cached(page=1)) == KEYS
         assert [row.key for row in client.cached(encoder="ear")] == KEYS[2:]
         client.forget(KEYS[2])

@@ -94,7 +94,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[httpx.Request]:
 
     def connect(url: str | None, *, timeout: float) -> Client:
         client = Client("http://server", timeout=timeout)
-        client._exchange = Server()  # type: ignore[assignment]
+        client._transport = Server()  # type: ignore[assignment]
         return client
 
     class Server:

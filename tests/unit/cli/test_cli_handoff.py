@@ -55,7 +55,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def connect(url: str | None) -> Client:
         client = Client("http://server")
-        client._exchange = Server()  # type: ignore[assignment]
+        client._transport = Server()  # type: ignore[assignment]
         return client
 
     monkeypatch.setattr(command, "connect", connect)

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from epd.client import Client, Unreachable
-from epd.client.transport import Exchange
+from epd.client.transport import Transport
 from epd.contracts.errors import NotFound
 
 pytestmark = pytest.mark.unit
@@ -73,8 +73,8 @@ def server() -> Iterator[Seen]:
 
 
 @contextlib.contextmanager
-def exchange_with(url: str, timeout: float = 5.0) -> Iterator[Exchange]:
-    exchange = Exchange(url, timeout)
+def exchange_with(url: str, timeout: float = 5.0) -> Iterator[Transport]:
+    exchange = Transport(url, timeout)
     yield exchange
     exchange.close()
 
