@@ -1,1 +1,1 @@
-"""``python -m demo``: media in, embeddings out, on real weights and a stack of its own."""
+"""``python -m demo``: encodes sample media with real weights on its own stack, and checks the results."""

@@ -1,4 +1,4 @@
-"""``python -m demo``. Exit code 0 when every promise held, 1 with the reason otherwise, 130 after Ctrl-C."""
+"""``python -m demo``. Exit code 0 when every check passed, 1 with the reason otherwise, 130 after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import psutil
 from rich.console import Console
 
 from demo import scenes
-from demo import scenes as checks
-from demo.leftovers import Traces, shm_names
+from demo.leftovers import Leftovers, shm_names
 from demo.samples import MEDIA, SERVED, demo_samples, served_photo
 from demo.weights.ensure import ensure_weights
 from epd.client.blocking import Client
@@ -33,34 +32,34 @@ GONE_WITHIN = 10.0
 
 
 def run_demo(console: Console) -> None:
-    """Run all scenes; on failure the stack's logs are kept and named.
+    """Run all scenes. After a failure the logs of the stack are kept, and their folder is printed.
 
     Raises:
-        EpdError: a promise did not hold, the stack did not start, or the weights are missing.
+        EpdError: a check failed, the stack did not start, or the weights are missing.
     """
     with console.status("weights"):
         models = ensure_weights(WORK / "models", say=console.print)
     data_dir = _new_data_dir()
     try:
-        traces = _play(console, data_dir, models["whisper-tiny.en"])
+        leftovers = _play(console, data_dir, models["whisper-tiny.en"])
     except BaseException:
         console.print(f"logs: {data_dir / 'logs'}", style="yellow")
         raise
-    left = traces.left(within=GONE_WITHIN)
-    checks.require(not left, "left behind: " + ", ".join(left))
+    found = leftovers.found(within=GONE_WITHIN)
+    scenes.require(not found, "left behind: " + ", ".join(found))
     console.print("Stopped: no process of the stack runs and nothing of it is in /dev/shm.")
     shutil.rmtree(data_dir, ignore_errors=True)
 
 
 def _new_data_dir() -> Path:
-    """A folder for this run's logs and server; those of runs that failed earlier are removed."""
+    """Create a folder for the logs and the server of this run; remove those of earlier failed runs."""
     for folder in WORK.glob(f"{DATA_PREFIX}[0-9]*-*"):
         if not psutil.pid_exists(int(folder.name.split("-")[1])):
             shutil.rmtree(folder, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{DATA_PREFIX}{os.getpid()}-", dir=WORK))
 
 
-def _play(console: Console, data_dir: Path, decoder: Path) -> Traces:
+def _play(console: Console, data_dir: Path, decoder: Path) -> Leftovers:
     before = shm_names()
     with served_photo(MEDIA / SERVED) as server_url:
         options = StackOptions(
@@ -74,7 +73,7 @@ def _play(console: Console, data_dir: Path, decoder: Path) -> Traces:
             with Client(stack.api_url) as client:
                 _scenes(client, server_url, decoder, console)
             console.print("Stopping ...")
-        return Traces(stack.settings, before)
+        return Leftovers(stack.settings, before)
 
 
 def _wait_ready(stack: Stack, console: Console) -> None:
@@ -92,10 +91,10 @@ def _scenes(client: Client, server_url: str, decoder: Path, console: Console) ->
 
 
 def main() -> int:
-    """Run the demo; Ctrl-C and SIGTERM stop the stack too.
+    """Run the demo. Ctrl-C and SIGTERM stop the stack too.
 
-    Not as KeyboardInterrupt: with it, though it was caught, the process was seen to end by SIGINT about once
-    in twenty tries on a busy machine; why is not known.
+    Both raise SystemExit. With KeyboardInterrupt, although it was caught, about one run in twenty ended by
+    SIGINT on a busy machine; the cause is unknown.
     """
     signal.signal(signal.SIGTERM, _end)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:

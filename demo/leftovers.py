@@ -1,8 +1,8 @@
-"""What a stack may leave behind when it has stopped: processes, and files in ``/dev/shm``.
+"""Finds what a stopped stack has left behind: processes, and files in ``/dev/shm``.
 
-Other programs use the machine too; a browser puts files into ``/dev/shm`` all the time. A process is ours if
-its environment names this stack's blob folder. A file is ours when it was not there before, unless it has the
-name of another stack's folder or a living process uses it.
+Other programs use the machine too; a browser often writes files to ``/dev/shm``. So a process counts as the
+stack's if its environment has this stack's blob folder. A file counts if it is new, unless it has the name of
+another stack's folder or a running process uses it.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ PERIOD = 0.1
 
 
 def shm_names() -> frozenset[str]:
-    """What lies in ``/dev/shm`` now; empty on systems without it."""
+    """The names in ``/dev/shm`` now; empty on systems without it."""
     return frozenset(entry.name for entry in SHM.iterdir()) if SHM.is_dir() else frozenset()
 
 
 @dataclass(frozen=True)
-class Traces:
-    """Recognises what one stack left. Made before the stack starts, asked after it has stopped."""
+class Leftovers:
+    """The leftovers of one stack. ``before`` has the names in ``/dev/shm`` before the stack started."""
 
     settings: Mapping[str, str]
     before: frozenset[str] = field(default_factory=shm_names)
 
-    def left(self, *, within: float) -> list[str]:
-        """What is still there after ``within`` seconds, in words; empty when all is gone."""
+    def found(self, *, within: float) -> list[str]:
+        """Describe what is still there after ``within`` seconds; empty when nothing is."""
         end = time.monotonic() + within
         while (found := self._processes() + self._files()) and time.monotonic() < end:
             time.sleep(PERIOD)
@@ -46,13 +46,13 @@ class Traces:
         return [
             f"process {process.pid} ({process.name()})"
             for process in psutil.process_iter()
-            if self._ours(process)
+            if self._is_of_stack(process)
         ]
 
-    def _ours(self, process: psutil.Process) -> bool:
+    def _is_of_stack(self, process: psutil.Process) -> bool:
         try:
             return process.environ().get(MARK) == self.settings[MARK]
-        except psutil.Error:  # gone meanwhile, a zombie, or another user's
+        except psutil.Error:  # it has ended, is a zombie, or belongs to another user
             return False
 
     def _files(self) -> list[str]:
@@ -66,12 +66,12 @@ def _of_another_stack(name: str) -> bool:
 
 
 def _used(path: Path) -> bool:
-    """Whether a living process maps or has open ``path``, or something below it."""
+    """Whether a running process maps or has opened ``path`` or something below it."""
     return any(str(path) in text for process in Path("/proc").glob("[0-9]*") for text in _used_by(process))
 
 
 def _used_by(process: Path) -> Iterator[str]:
-    with contextlib.suppress(OSError):  # gone meanwhile, or another user's
+    with contextlib.suppress(OSError):  # it has ended, or belongs to another user
         yield (process / "maps").read_text()
         for descriptor in (process / "fd").iterdir():
             with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""Made the files of ``examples/media`` from their sources: ``python -m demo.media PHOTOS SPEECH [OUT]``.
+"""Creates the files of ``examples/media`` from their sources: ``python -m demo.media PHOTOS SPEECH [OUT]``.
 
 PHOTOS is scikit-image's ``skimage/data`` folder, SPEECH the ``test/data/librivox`` folder of Debian's
-package ``pocketsphinx-testdata``. Nobody needs to run this to use the files; it tells how they came to be.
+package ``pocketsphinx-testdata``. The files are in the repository; this module documents their origin.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ QUERY = "query.jpg"
 CLIP, CLIP_SPEECH = "launch.mp4", "sense_and_sensibility_01_austen_64kb-0870.wav"
 AUDIO, AUDIO_SPEECH = "speech.ogg", "sense_and_sensibility_01_austen_64kb-0890.wav"
 
-#: The words as the novel has them (Jane Austen, Sense and Sensibility, chapter 1).
+#: What is said, as the novel has it (Jane Austen, Sense and Sensibility, chapter 1).
 REFERENCES = {
     CLIP: "And Mr. John Dashwood had then leisure to consider how much there might be "
     "prudently in his power to do for them.",
     AUDIO: "Unless to be rather cold hearted and rather selfish is to be ill-disposed.",
 }
 
-#: A slow zoom into the photo, 15 frames a second, even sides as yuv420p wants them.
+#: A slow zoom into the photo at 15 frames per second, with even sides, as yuv420p requires.
 ZOOM = "scale=1280:-2,zoompan=z='1+0.004*on':x='iw/2-iw/zoom/2':y='ih/2-ih/zoom/2':d=1:s=480x320:fps=15"
 
 
 def main() -> None:
-    """Make every file under OUT (default ``examples/media``)."""
+    """Create every file in OUT (default ``examples/media``)."""
     photos, speech = Path(sys.argv[1]), Path(sys.argv[2])
     out = Path(sys.argv[3]) if len(sys.argv) > 3 else Path("examples/media")
     out.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _query(photo: Image.Image) -> Image.Image:
-    """The cat again, mirrored and cut closer: other bytes and pixels, the same thing to look at."""
+    """The cat again, mirrored and cropped: different bytes and pixels, the same subject."""
     width, height = photo.size
     return ImageOps.mirror(photo.crop((width // 8, height // 12, width * 7 // 8, height)))
 

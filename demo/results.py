@@ -1,7 +1,7 @@
-"""The Prefill and Decode side of the speech demo: text from a whisper encoder's embedding.
+"""What the demo does with embeddings: transcripts, similar photos, and tables of a job.
 
-epd made the embedding [1500, d_model] in another process; here only the decoder of the same checkpoint runs,
-in transformers, and never sees a sample of sound. That is Encode-Prefill-Decode in its smallest form.
+The transcript is Encode-Prefill-Decode in its smallest form. epd made the embedding [1500, d_model] in
+another process; here only the decoder of the same checkpoint runs, in transformers, without any audio sample.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from rich.table import Table
 from epd.cli.tables import add_part, parts_table
 from epd.contracts.responses import ItemAnswer, JobAnswer, PartAnswer
 
-#: Whisper writes titles as the page does; a listener hears the word.
+Array = npt.NDArray[Any]
+#: Whisper writes titles short, as a book does; word error rates compare the spoken word.
 SPOKEN = {"mr": "mister", "mrs": "missis", "dr": "doctor"}
 MAX_TOKENS = 200
-WINDOW_ROWS = 1500  #: rows that whisper's encoder gives for 30 s
+WINDOW_ROWS = 1500  #: rows of whisper's encoder for 30 s
 
 
 def transcribe(embedding: npt.NDArray[Any], model_folder: Path) -> str:
-    """Greedy text from ``embedding`` [1500 * windows, d_model], window after window.
+    """The text of ``embedding`` [1500 * windows, d_model], decoded greedily window by window.
 
     Raises:
-        ValueError: the rows are no whole number of windows.
+        ValueError: the rows are not a whole number of windows.
     """
     rows, width = embedding.shape
     if rows % WINDOW_ROWS:
-        raise ValueError(f"{rows} rows are no whole number of {WINDOW_ROWS}-row windows")
+        raise ValueError(f"{rows} rows are not a whole number of {WINDOW_ROWS}-row windows")
     windows = embedding.astype(np.float32).reshape(-1, WINDOW_ROWS, width)
     return " ".join(_window_texts(windows, model_folder))
 
@@ -54,9 +55,9 @@ def _window_texts(windows: npt.NDArray[np.float32], model_folder: Path) -> list[
 
 
 def word_error_rate(reference: str, said: str) -> float:
-    """Word edits that turn ``said`` into ``reference``, over the reference's words (Levenshtein).
+    """Word edits from ``said`` to ``reference`` (Levenshtein), divided by the words of the reference.
 
-    Case, punctuation and hyphens do not count. 0.0 is perfect; above 1.0 when more was added than there is.
+    Case, punctuation and hyphens do not count. 0.0 is perfect; many added words give more than 1.0.
 
     Raises:
         ValueError: the reference has no word.
@@ -82,25 +83,22 @@ def _edits(wanted: list[str], given: list[str]) -> int:
     return row[-1]
 
 
-Array = npt.NDArray[Any]
+def rank(query: Array, others: Mapping[str, Array]) -> list[tuple[str, float]]:
+    """The names of ``others`` (each [tokens, hidden]) with their cosine to ``query``, nearest first."""
+    wanted = class_row(query)
+    scored = [(name, cosine(wanted, class_row(embedding))) for name, embedding in others.items()]
+    return sorted(scored, key=lambda pair: -pair[1])
 
 
 def class_row(embedding: Array) -> Array:
-    """Row 0 of ``embedding`` [tokens, hidden]: DINOv2's class token, a summary of the whole image."""
+    """Row 0 of ``embedding`` [tokens, hidden]: DINOv2's class token, which summarises the image."""
     return np.asarray(embedding[0], dtype=np.float32)
 
 
 def cosine(left: Array, right: Array) -> float:
-    """Cosine of the angle between two vectors; 0.0 when one of them is zero."""
+    """The cosine of the angle between two vectors; 0.0 when one of them is zero."""
     scale = float(np.linalg.norm(left) * np.linalg.norm(right))
     return float(left @ right) / scale if scale else 0.0
-
-
-def rank(query: Array, others: Mapping[str, Array]) -> list[tuple[str, float]]:
-    """Names of ``others`` (each [tokens, hidden]) with their cosine to ``query``, nearest first."""
-    wanted = class_row(query)
-    scored = [(name, cosine(wanted, class_row(embedding))) for name, embedding in others.items()]
-    return sorted(scored, key=lambda pair: -pair[1])
 
 
 def job_table(job: JobAnswer, *, title: str) -> Table:
@@ -114,7 +112,7 @@ def job_table(job: JobAnswer, *, title: str) -> Table:
 
 
 def named_parts(job: JobAnswer) -> Iterator[tuple[str, PartAnswer]]:
-    """Every part with its name: the item's own, or its id and the track."""
+    """Every part with its name: that of its item, with the track where it is one."""
     for item in job.items:
         yield item_name(item), item
         for track in item.tracks:
@@ -122,5 +120,5 @@ def named_parts(job: JobAnswer) -> Iterator[tuple[str, PartAnswer]]:
 
 
 def item_name(item: ItemAnswer) -> str:
-    """The caller's id, else the item's place."""
+    """The caller's id of the item, else its index."""
     return item.id or f"#{item.index}"

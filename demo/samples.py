@@ -1,4 +1,4 @@
-"""What the demo ingests: the files of ``examples/media``."""
+"""The inputs of the demo: the files of ``examples/media``, one of them served over HTTP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEDIA = Path(__file__).parents[1] / "examples" / "media"
 QUERY = "query.jpg"
 CLIP = "launch.mp4"
 AUDIO = "speech.ogg"
-SERVED = "galaxies.jpg"  #: handed in as a URL; the demo's own server has it
+SERVED = "galaxies.jpg"  #: given as a URL of the demo's own server
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Sample:
 
 
 def demo_samples(server_url: str) -> list[Sample]:
-    """Five photos and one by URL, a video with speech and a sound file, in the order of the table."""
+    """Five photos and one by URL, a video with speech and an audio file, in the order of the table."""
     photos = ["astronaut.jpg", "cat.jpg", "coffee.jpg", "rocket.jpg", QUERY]
     samples = [Sample(name, "image", str(MEDIA / name)) for name in photos]
     samples.append(Sample(SERVED, "image", f"{server_url}/{SERVED}"))
@@ -50,7 +50,7 @@ def reference_texts() -> dict[str, str]:
 
 @contextmanager
 def served_photo(path: Path) -> Iterator[str]:
-    """Serve the file ``path`` under its own name while the block runs; gives the server's URL."""
+    """Serve the file ``path`` under its own name during the block; yields the URL of the server."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(path))
     thread = threading.Thread(target=server.serve_forever, name="photo-server", daemon=True)
     thread.start()
@@ -67,12 +67,12 @@ def _handler(path: Path) -> type[BaseHTTPRequestHandler]:
     etag = f'"{len(body):x}"'
 
     class PhotoHandler(BaseHTTPRequestHandler):
-        """Answers for the one photo, with an ETag so that a second fetch can be a 304."""
+        """Serves one photo, with an ETag so that a second fetch can be a 304."""
 
         timeout = 10
 
         def do_GET(self) -> None:
-            """200 with the photo, 304 when the caller has it, 404 for anything else."""
+            """Answer 200 with the photo, 304 when the client has it, 404 for any other path."""
             if self.path != f"/{path.name}":
                 self.send_error(HTTPStatus.NOT_FOUND)
                 return
@@ -87,6 +87,6 @@ def _handler(path: Path) -> type[BaseHTTPRequestHandler]:
                 self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing: the demo's own output is what counts."""
+            """Log nothing, so that only the demo's own output is shown."""
 
     return PhotoHandler

@@ -1,1 +1,1 @@
-"""Converters from the weights inside two registry packages to folders in transformers' own layout."""
+"""Converts the weights inside two installed packages to model folders in the layout of transformers."""

@@ -1,4 +1,4 @@
-"""``python -m demo.weights [FOLDER]``: makes the model folders, by default under ``.epd/models``."""
+"""``python -m demo.weights [FOLDER]``: creates the model folders, by default under ``.epd/models``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from epd.contracts.errors import SettingsError
 
 
 def main() -> int:
-    """Exit code 0 when every folder is there."""
+    """Create the folders. Exit code 0 when all of them are there."""
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(".epd/models")
     try:
         ensure_weights(root, say=lambda text: print(text, flush=True))

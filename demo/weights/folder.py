@@ -1,8 +1,8 @@
-"""A model folder that is there wholly or not at all.
+"""Model folders that are created atomically, from files of installed packages.
 
-The folder is filled under another name and renamed in one step, so a process killed half-way leaves only a
-``.partial-*`` folder, which the next run removes. ``SOURCE.json`` says what the folder was made from; another
-source or converter revision makes it anew.
+A folder is filled under another name and then renamed, so a killed process leaves only a ``.partial-*``
+folder, which a later run removes. ``SOURCE.json`` says what the folder was made from; with another source or
+converter revision it is replaced.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from epd.contracts.errors import SettingsError
 
 STAMP = "SOURCE.json"
 PARTIAL = ".partial-"
-STALE_SECONDS = 3600.0  #: a conversion takes seconds; older partial folders belong to nobody
+STALE_SECONDS = 3600.0  #: a conversion takes seconds, so older partial folders are abandoned
 
 
 def publish_folder(final: Path, source: dict[str, str], fill: Callable[[Path], None]) -> bool:
-    """Make ``final`` by calling ``fill`` on an empty folder beside it. False when it was there already.
+    """Create ``final`` by calling ``fill`` on an empty folder next to it. False when it existed already.
 
-    Two processes may do this at once: both fill a folder of their own and the first rename wins.
+    Two processes may do this at once: each fills its own folder, and the first rename wins.
     """
     if read_stamp(final) == source:
         return False
@@ -47,7 +47,7 @@ def publish_folder(final: Path, source: dict[str, str], fill: Callable[[Path], N
 
 
 def read_stamp(folder: Path) -> dict[str, str] | None:
-    """What ``folder`` was made from, or None when it is not there or not whole."""
+    """What ``folder`` was made from; None when it is missing or incomplete."""
     try:
         stamp = json.loads((folder / STAMP).read_text("utf-8"))
     except (OSError, ValueError):
@@ -68,7 +68,7 @@ def _open_to_readers(folder: Path) -> None:
 
 def _swap_in(partial: Path, final: Path, source: dict[str, str]) -> None:
     if read_stamp(final) == source:
-        return  # another process was first, with the same content
+        return  # another process was faster, with the same content
     if final.exists():
         outdated = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=final.parent))
         os.rename(final, outdated / final.name)
@@ -95,10 +95,10 @@ class PackagedFile:
     sha256: str
 
     def locate(self) -> Path:
-        """The file's place on disk, its bytes checked.
+        """The path of the file, after a check of its bytes.
 
         Raises:
-            SettingsError: the package is not installed, or its file is not the pinned one.
+            SettingsError: the package is not installed, or its file has other bytes.
         """
         try:
             found = Path(str(distribution(self.package).locate_file(self.path)))
@@ -107,11 +107,11 @@ class PackagedFile:
         if found is None or not found.is_file():
             raise SettingsError(f"package {self.package} with {self.path} is not installed: run `make setup`")
         if file_sha256(found) != self.sha256:
-            raise SettingsError(f"{found} is not the file that the demo was written for (sha256 differs)")
+            raise SettingsError(f"{found} is not the file that the demo expects (sha256 differs)")
         return found
 
 
 def file_sha256(path: Path) -> str:
-    """sha256 of a file in hex, read in pieces."""
+    """The sha256 of a file in hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,1 +1,1 @@
-"""The ``epd`` command, and the supervisor that runs the whole stack on one machine."""
+"""The ``epd`` command, one file per subcommand."""

@@ -1,4 +1,4 @@
-"""``epd cache``: what is cached, how well that works, and taking it out. All of it through the REST API."""
+"""``epd cache``: list, measure and empty the embedding cache through the REST API."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from typing import Annotated
 import typer
 
 from epd.cli.server import UrlOption, connect
-from epd.cli.tables import byte_size, print_whole, whole_console
+from epd.cli.tables import byte_size, print_columns, wide_console
 from epd.client import Client
 from epd.contracts.errors import InvalidRequest, NotFound
 from epd.contracts.media import Modality
 from epd.contracts.responses import CachedAnswer, StatusAnswer, Tier, TierStats
 
-cache_app = typer.Typer(help="Look into the embedding cache, and take things out.", no_args_is_help=True)
+cache_app = typer.Typer(help="Inspect the embedding cache and remove entries.", no_args_is_help=True)
 
-EncoderOption = Annotated[str | None, typer.Option("--encoder", help="Of this encoder alone.")]
+EncoderOption = Annotated[str | None, typer.Option("--encoder", help="Only this encoder.")]
 _ROWS = 100
-#: Columns of ``ls`` that a narrow terminal goes without, the first one first. The key stays.
-_SPARE = ("dtype", "revision", "used", "shape", "tiers", "type", "size", "encoder")
+#: Columns of ``ls`` that are dropped in a narrow terminal, in this order. The key stays.
+_DROPPABLE = ("dtype", "revision", "used", "shape", "tiers", "type", "size", "encoder")
 
 
 @cache_app.command("ls")
 def list_cached(
     url: UrlOption = None,
     encoder: EncoderOption = None,
-    modality: Annotated[Modality | None, typer.Option("--modality", help="Of this type alone.")] = None,
-    tier: Annotated[Tier | None, typer.Option("--tier", help="What lies in this tier.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = _ROWS,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON line for each.")] = False,
+    modality: Annotated[Modality | None, typer.Option("--modality", help="Only this media type.")] = None,
+    tier: Annotated[Tier | None, typer.Option("--tier", help="Only files in this tier.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The most entries to show.")] = _ROWS,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON line per entry.")] = False,
 ) -> None:
-    """Show what is cached, in no order: a line for each, its key whole."""
+    """Show what is cached, one line per entry in no order. Keys are not shortened."""
     with connect(url, timeout=30) as client:
         found = client.cached(encoder=encoder, modality=modality, tier=tier, page=min(limit, 500))
         rows = list(islice(found, limit + 1))
         if not rows:
-            _tell_unknown(client, encoder)
+            _report_unknown(client, encoder)
     if as_json:
         for row in rows[:limit]:
             print(row.model_dump_json())
         return
-    console = whole_console()
-    print_whole(console, _columns(rows[:limit]), spare=_SPARE)
+    console = wide_console()
+    print_columns(console, _columns(rows[:limit]), droppable=_DROPPABLE)
     if len(rows) > limit:
-        console.print(f"and more; --limit shows more than {limit}")
+        console.print(f"there are more; --limit shows more than {limit}")
 
 
 @cache_app.command("stat")
@@ -57,8 +57,8 @@ def show_stat(
 ) -> None:
     """Show sizes, hit ratio, evictions and moves between the tiers.
 
-    Evicted are files that left a tier for its limit; one that leaves L1 and lies in L2 counts too. Dropped
-    are those that no tier has any more: they have to be made again.
+    Evicted files were removed to keep the limit of their tier; a file that leaves L1 but stays in L2 counts
+    too. Dropped files are in no tier any more: they have to be encoded again.
     """
     with connect(url, timeout=10) as client:
         answer = client.status()
@@ -66,7 +66,7 @@ def show_stat(
         fields = {"cache_entries", "cache_bytes", "cache_limit", "l2", "cache_totals"}
         print(answer.model_dump_json(include=fields, indent=2))
         return
-    console = whole_console()
+    console = wide_console()
     for line in cache_lines(answer):
         console.print(line, highlight=False)
 
@@ -76,7 +76,7 @@ def remove(
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="64 hex digits each, as ls prints.")],
     url: UrlOption = None,
 ) -> None:
-    """Take embeddings out of the cache. Exit code 1: one of them was not there."""
+    """Remove embeddings from the cache. Exit code 1 when one of them was not there."""
     missing = 0
     with connect(url, timeout=30) as client:
         for key in keys:
@@ -95,23 +95,23 @@ def clear(
     url: UrlOption = None,
     encoder: EncoderOption = None,
     revision: Annotated[
-        str | None, typer.Option("--revision", help="Of this weights digest alone; its first digits do.")
+        str | None, typer.Option("--revision", help="Only this weights digest; its first digits are enough.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Empty the cache, or take out what one encoder, or one revision of its weights, has made.
+    """Empty the cache, or remove the embeddings of one encoder or of one revision of its weights.
 
-    Asks first; where nobody can be asked, as in a script, it takes --yes.
+    Asks for confirmation first. A script has to give --yes.
     """
     whose = f"encoder {encoder}" if encoder else "every encoder"
     if revision:
         whose += f", revision {revision}"
-    if not yes and not _agreed(f"Take out all embeddings of {whose}?"):
+    if not yes and not _agreed(f"Remove all embeddings of {whose}?"):
         raise typer.Abort
     with connect(url, timeout=60) as client:
         removed = client.clear(encoder=encoder, weights_digest=revision)
         if not removed:
-            _tell_unknown(client, encoder)
+            _report_unknown(client, encoder)
         print(f"removed {removed}")
 
 
@@ -121,11 +121,11 @@ def _agreed(question: str) -> bool:
     except typer.Abort as error:
         if sys.stdin.isatty():  # Ctrl-C
             raise
-        raise InvalidRequest("nobody answered, so nothing was taken out; --yes does not ask") from error
+        raise InvalidRequest("no confirmation, so nothing was removed; --yes skips the question") from error
 
 
-def _tell_unknown(client: Client, encoder: str | None) -> None:
-    """Nothing was found: say on stderr when the server has no encoder of that name. It may have had one."""
+def _report_unknown(client: Client, encoder: str | None) -> None:
+    """Nothing was found: print to stderr if the server has no encoder of that name now."""
     if encoder is None:
         return
     known = [one.name for one in client.models().encoders]
@@ -150,7 +150,7 @@ def _columns(rows: list[CachedAnswer]) -> dict[str, list[str]]:
 
 
 def cache_lines(answer: StatusAnswer) -> Iterator[str]:
-    """The cache in a few lines: its tiers, its hits, and what left it."""
+    """The cache in a few lines: its tiers, its hits and its evictions."""
     first = TierStats(entries=answer.cache_entries, nbytes=answer.cache_bytes, limit=answer.cache_limit)
     yield _tier_line("cache", first)
     if answer.l2 is not None:

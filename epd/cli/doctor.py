@@ -1,4 +1,4 @@
-"""``epd doctor``: what was found on this machine, and what is missing."""
+"""``epd doctor``: checks what a stack needs on this machine."""
 
 from __future__ import annotations
 
@@ -14,53 +14,18 @@ import typer
 from rich.markup import escape
 
 from epd.cli.server import default_url
-from epd.cli.tables import byte_size, plain_table, whole_console
+from epd.cli.tables import byte_size, plain_table, wide_console
 from epd.config import Config, EncoderConfig, load_config
 from epd.contracts.errors import SettingsError
 from epd.settings import Settings, given_settings, settings
 from epd.stack.parts import DEFAULT_DATA_DIR, running_setting
 
-#: Seconds for connecting, and for each answer.
-_LIMIT = 2.0
-
-
-def server_info(url: str) -> Mapping[str, Any]:
-    """INFO's server section of a redis:// or rediss:// URL; raises ``ConnectionError`` when none comes."""
-    import redis  # here, since it takes longer to import than most commands take to run
-
-    try:
-        with redis.Redis.from_url(url, socket_timeout=_LIMIT, socket_connect_timeout=_LIMIT) as client:
-            info: Mapping[str, Any] = client.info("server")
-    except redis.RedisError as error:
-        raise ConnectionError(f"{type(error).__name__}: {error}") from error
-    return info
-
-
-def require_server(setting: str, url: str) -> None:
-    """Make sure that a server answers at the URL that a setting names; URLs of other kinds are let through.
-
-    Raises:
-        SettingsError: none does. Without this a stack would wait for minutes for a server that is gone.
-    """
-    if not url.startswith(("redis://", "rediss://")):
-        return
-    try:
-        server_info(url)
-    except ConnectionError as error:
-        raise SettingsError(
-            f"{setting}: no Redis at {without_password(url)} ({error}). Does it come from the env file of a "
-            "stack that has stopped? Then use a new terminal, or unset every EPD_ variable"
-        ) from error
-
-
-def without_password(url: str) -> str:
-    """A URL without user and password."""
-    scheme, _, rest = url.rpartition("://")
-    return f"{scheme}://{rest.rsplit('@', 1)[-1]}"
-
-
-#: A check gives (whether it is well, what was found).
+#: The result of a check: whether it passed, and what was found.
 Finding = tuple[bool, str]
+#: Seconds for connecting to a Redis, and for each answer.
+_REDIS_TIMEOUT = 2.0
+#: The oldest major version of Redis that has the commands in the store's scripts.
+_OLDEST_REDIS = 7
 
 _TORCH_PROBE = (
     "import torch;"
@@ -68,30 +33,21 @@ _TORCH_PROBE = (
     "print('torch', torch.__version__, '|', torch.cuda.get_device_name(0) if cuda else 'CPU',"
     "'|', torch.get_num_threads(), 'threads')"
 )
-#: The decode worker's own choice: the system's ffmpeg where it is recent enough, else the one in a wheel.
+#: The choice of the decode worker: the system's ffmpeg if it is recent enough, else the one from a wheel.
 _FFMPEG_PROBE = "from workers.decode.ffmpeg import ffmpeg_binary; print(ffmpeg_binary())"
-#: The oldest Redis whose commands the store's scripts know.
-_OLDEST_REDIS = 7
 
 
 def doctor() -> None:
     """Check Redis, ffmpeg, the device, the encoders and disk space. Exit code 1 when something is missing."""
     table = plain_table("", "what", "found")
-    well = True
+    complete = True
     for name, check in _checks(settings()):
-        fine, found = _run(check)
-        well &= fine
-        table.add_row("[green]ok[/green]" if fine else "[red]missing[/red]", escape(name), escape(found))
-    whole_console().print(table)
-    if not well:
+        passed, found = _run(check)
+        complete &= passed
+        table.add_row("[green]ok[/green]" if passed else "[red]missing[/red]", escape(name), escape(found))
+    wide_console().print(table)
+    if not complete:
         raise typer.Exit(1)
-
-
-def _run(check: Callable[[], Finding]) -> Finding:
-    try:
-        return check()
-    except Exception as error:  # a doctor reports what fails, whatever it is
-        return False, f"{type(error).__name__}: {error}"
 
 
 def _checks(current: Settings) -> Iterator[tuple[str, Callable[[], Finding]]]:
@@ -114,19 +70,26 @@ def _checks(current: Settings) -> Iterator[tuple[str, Callable[[], Finding]]]:
         yield "embedding space on L2", lambda: _space(second, current.l2_bytes)
 
 
+def _run(check: Callable[[], Finding]) -> Finding:
+    try:
+        return check()
+    except Exception as error:  # any failure is a finding
+        return False, f"{type(error).__name__}: {error}"
+
+
 def _api(url: str) -> Finding:
-    """The server that the other commands talk to; without one, nothing is amiss yet."""
+    """The server that the other commands use. It need not run."""
     try:
         answer = httpx.get(f"{url}/readyz", timeout=2)
     except httpx.HTTPError:
         return True, f"none at {url}; `epd up` starts a stack"
     if answer.status_code == httpx.codes.OK:
         return True, f"ready at {url}"
-    return False, f"at {url}, but not ready ({answer.status_code}); `epd status` tells more"
+    return False, f"at {url}, but not ready ({answer.status_code}); `epd status` shows more"
 
 
 def _broker(current: Settings) -> tuple[str, str]:
-    """The broker's URL, and whose it is: the environment's, else that of the stack that runs here."""
+    """The URL of the broker and its origin: the environment, else the stack that runs in this folder."""
     if "EPD_BROKER_URL" in given_settings():
         return current.broker_url, "EPD_BROKER_URL"
     running = running_setting(DEFAULT_DATA_DIR, "EPD_BROKER_URL")
@@ -144,7 +107,7 @@ def _redis(url: str, whose: str) -> Finding:
 
 
 def _server(info: Mapping[str, Any], place: str) -> Finding:
-    """What a server says of itself. Valkey tells a Redis version too: the one that it is compatible with."""
+    """Name and version of a server. Valkey also reports the Redis version that it is compatible with."""
     name = "Valkey" if info.get("server_name") == "valkey" else "Redis"
     found = f"{name} {info.get('valkey_version') or info['redis_version']} at {place}"
     if int(str(info["redis_version"]).split(".", 1)[0]) < _OLDEST_REDIS:
@@ -159,7 +122,7 @@ def _embedded_server(reason: str) -> Finding:
 
 
 def _ffmpeg() -> Finding:
-    # In a process of its own: the command knows no worker's code.
+    # In a separate process: the command does not import worker code.
     probe = subprocess.run(
         [sys.executable, "-c", _FFMPEG_PROBE], capture_output=True, text=True, timeout=60, check=False
     )
@@ -171,7 +134,7 @@ def _ffmpeg() -> Finding:
 
 
 def _device() -> Finding:
-    # In a process of its own: this one never imports torch.
+    # In a separate process: this one never imports torch.
     run = subprocess.run(
         [sys.executable, "-c", _TORCH_PROBE], capture_output=True, text=True, timeout=120, check=False
     )
@@ -182,7 +145,7 @@ def _device() -> Finding:
 
 def _config(path: Path) -> Finding:
     if not path.is_file():
-        return False, f"no file {path.absolute()}; EPD_CONFIG names another, or start in its folder"
+        return False, f"no file {path.absolute()}; set EPD_CONFIG, or run in the folder of the file"
     config: Config = load_config(path)
     return True, f"{path}: models {', '.join(config.models)}; default {config.default_model}"
 
@@ -208,3 +171,40 @@ def _space(folder: Path, wanted: int) -> Finding:
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     free = shutil.disk_usage(existing).free
     return free >= wanted, f"{byte_size(free)} free at {existing}, limit {byte_size(wanted)}"
+
+
+def require_server(setting: str, url: str) -> None:
+    """Check that a Redis answers at the URL of a setting. URLs with other schemes are not checked.
+
+    Raises:
+        SettingsError: no server answers. Without this check a stack would wait for minutes.
+    """
+    if not url.startswith(("redis://", "rediss://")):
+        return
+    try:
+        server_info(url)
+    except ConnectionError as error:
+        raise SettingsError(
+            f"{setting}: no Redis at {without_password(url)} ({error}). If it comes from the env file of a "
+            "stack that has stopped, use a new terminal or unset every EPD_ variable"
+        ) from error
+
+
+def server_info(url: str) -> Mapping[str, Any]:
+    """The server section of INFO from a redis:// or rediss:// URL; raises ``ConnectionError``."""
+    import redis  # imported here: it takes longer than most commands run
+
+    try:
+        with redis.Redis.from_url(
+            url, socket_timeout=_REDIS_TIMEOUT, socket_connect_timeout=_REDIS_TIMEOUT
+        ) as client:
+            info: Mapping[str, Any] = client.info("server")
+    except redis.RedisError as error:
+        raise ConnectionError(f"{type(error).__name__}: {error}") from error
+    return info
+
+
+def without_password(url: str) -> str:
+    """A URL without user and password."""
+    scheme, _, rest = url.rpartition("://")
+    return f"{scheme}://{rest.rsplit('@', 1)[-1]}"

@@ -1,4 +1,4 @@
-"""``epd encode``: media in, embeddings out."""
+"""``epd encode``: encodes files and URLs, shows the results and saves the embeddings."""
 
 from __future__ import annotations
 
@@ -32,9 +32,101 @@ _ITEMS_A_JOB = 8
 _JOBS_AT_ONCE = 4
 _POLL_PERIOD = 0.1
 
+_ERRORS_SHOWN = 20
+_NAME_SHOWN = 60
+
+
+def encode(  # noqa: PLR0917  typer reads the signature
+    sources: Annotated[
+        list[str],
+        typer.Argument(help="Files, quoted globs or URLs; '-' reads them from standard input, one per line."),
+    ],
+    url: UrlOption = None,
+    type_: Annotated[
+        Modality | None,
+        typer.Option("--type", help="The media type of all sources whose names do not show it."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A model of the server; default: the server's own.")
+    ] = None,
+    priority: Annotated[Priority, typer.Option(help="Bulk work waits for interactive work.")] = (
+        Priority.INTERACTIVE
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line, in order.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for <number>-<name>.safetensors and .json (metadata) of each item."),
+    ] = None,
+) -> None:
+    """Encode media and show tokens, shapes and times. Exit code 1 when an item failed."""
+    names = list(expand(sources, sys.stdin))
+    if not names:
+        raise InvalidRequest("nothing to encode")
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    done: list[tuple[str, ItemAnswer]] = []
+    with connect(url) as client, _progress() as progress:
+        task = progress.add_task("encoding", total=len(names))
+        for name, item in encode_all(
+            client,
+            names,
+            type_=type_,
+            model=model,
+            priority=priority,
+            on_done=lambda count: progress.update(task, completed=count),
+        ):
+            done.append((name, item))
+            if out is not None:
+                save_item(client, out, len(done) - 1, name, item)
+            if as_json:
+                print(item_line(name, item), flush=True)
+    if not as_json:
+        _show(done, out)
+    if any(item.state is not State.DONE for _, item in done):
+        raise typer.Exit(1)
+
+
+def expand(sources: Iterable[str], stdin: Iterable[str]) -> Iterator[str]:
+    """The names on the command line, with globs expanded and '-' replaced by the lines of standard input."""
+    for source in sources:
+        if source == "-":
+            yield from (line.strip() for line in stdin if line.strip())
+        elif is_url(source) or _is_there(source):
+            yield source
+        else:
+            yield from _matches(source)
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except OSError:  # such as a name that is too long; the client reports why
+        return True
+
+
+def _matches(pattern: str) -> list[str]:
+    found = sorted(glob.glob(pattern, recursive=True))
+    if not found:
+        raise InvalidRequest(f"no such file, and no file matches: {pattern}")
+    return [name for name in found if Path(name).is_file()]
+
+
+def _progress() -> Progress:
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def _show(done: list[tuple[str, ItemAnswer]], out: Path | None) -> None:
+    console = Console()
+    console.print(item_table(done))
+    if out is not None:
+        console.print(f"embeddings and metadata are in {out}/", markup=False, highlight=False)
+    for line in error_lines(done):
+        console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
+
 
 class RefusedItem(ItemAnswer):
-    """An item that was refused before it became part of a job; its ``type`` means nothing."""
+    """An item that was refused before it became part of a job. Its ``type`` has no meaning."""
 
 
 @dataclass(slots=True)
@@ -55,9 +147,10 @@ def encode_all(
     priority: Priority,
     on_done: Callable[[int], None],
 ) -> Iterator[tuple[str, ItemAnswer]]:
-    """Encode paths and URLs; yields (name, answer) in order, and tells how many are final so far.
+    """Encode paths and URLs; yields (name, answer) in order.
 
-    It waits no longer than the jobs live: each ends at its deadline, or is ``NotFound`` some time after it.
+    ``on_done`` gets the number of items that are final so far. The wait is bounded: each job ends at its
+    deadline, or is ``NotFound`` some time later.
     """
     waiting = iter(names)
     running: deque[_Running] = deque()
@@ -92,13 +185,13 @@ def _submit(
     except CallerFault as error:
         if len(group) == 1:
             return _Running(group, _refused(error))
-        # One bad name refuses the whole request, so find it by asking one at a time.
+        # One bad name refuses the whole request, so try them one at a time.
         singles = [_submit(client, [name], type_, model, priority) for name in group]
         return _Running(group, _joined(client, singles))
 
 
 def _joined(client: Client, singles: list[_Running]) -> JobAnswer:
-    """Wait for single-item jobs and give their items as those of one final job."""
+    """Wait for jobs of one item each, and join them into one final job."""
     for each in singles:
         if each.job.state not in FINAL_STATES:
             each.job = client.wait(each.job.job_id)
@@ -111,18 +204,14 @@ def _refused(error: CallerFault) -> JobAnswer:
     return JobAnswer(job_id="", model="", state=State.FAILED, items=(item,))
 
 
-_ERRORS_SHOWN = 20
-_NAME_SHOWN = 60
-
-
 def item_line(name: str, item: ItemAnswer) -> str:
-    """One JSON line: the name that was asked for, and the item's answer."""
+    """One JSON line: the source's name and the item's answer."""
     unknown = {"type"} if isinstance(item, RefusedItem) else None
     return json.dumps({"source": name, **item.model_dump(mode="json", exclude_none=True, exclude=unknown)})
 
 
 def item_table(done: Iterable[tuple[str, ItemAnswer]]) -> Table:
-    """A row for each item, and one for each track."""
+    """A table with a row for each item and each track."""
     table = parts_table()
     for name, item in done:
         add_part(table, _short(name), item, type_="-" if isinstance(item, RefusedItem) else None)
@@ -132,7 +221,7 @@ def item_table(done: Iterable[tuple[str, ItemAnswer]]) -> Table:
 
 
 def error_lines(done: Iterable[tuple[str, ItemAnswer]]) -> Iterator[str]:
-    """What went wrong, a line for each part that failed; bounded, for all of a long list may be bad."""
+    """One line for each part that failed, up to a limit, since a whole long list may fail."""
     errors = [line for name, item in done for line in _errors(name, item)]
     yield from errors[:_ERRORS_SHOWN]
     if len(errors) > _ERRORS_SHOWN:
@@ -172,89 +261,3 @@ def _stem(name: str) -> str:
         return "data"
     path = urlsplit(name).path if is_url(name) else name
     return "".join(c if c.isalnum() or c in "._-" else "_" for c in Path(path).stem)[:80] or "item"
-
-
-def encode(  # noqa: PLR0917  typer reads the signature
-    sources: Annotated[
-        list[str],
-        typer.Argument(help="Files, quoted globs or URLs; '-' reads one a line from standard input."),
-    ],
-    url: UrlOption = None,
-    type_: Annotated[
-        Modality | None, typer.Option("--type", help="Of all the sources, where their names do not tell.")
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="A model of the server; default: its own.")] = None,
-    priority: Annotated[Priority, typer.Option(help="Bulk work waits for interactive work.")] = (
-        Priority.INTERACTIVE
-    ),
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, in order.")] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for <number>-<name>.safetensors and .json (metadata) of each item."),
-    ] = None,
-) -> None:
-    """Encode media and show tokens, shapes and times. Exit code 1 when an item failed."""
-    names = list(expand(sources, sys.stdin))
-    if not names:
-        raise InvalidRequest("nothing to encode")
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-    done: list[tuple[str, ItemAnswer]] = []
-    with connect(url) as client, _progress() as progress:
-        task = progress.add_task("encoding", total=len(names))
-        for name, item in encode_all(
-            client,
-            names,
-            type_=type_,
-            model=model,
-            priority=priority,
-            on_done=lambda count: progress.update(task, completed=count),
-        ):
-            done.append((name, item))
-            if out is not None:
-                save_item(client, out, len(done) - 1, name, item)
-            if as_json:
-                print(item_line(name, item), flush=True)
-    if not as_json:
-        _show(done, out)
-    if any(item.state is not State.DONE for _, item in done):
-        raise typer.Exit(1)
-
-
-def _show(done: list[tuple[str, ItemAnswer]], out: Path | None) -> None:
-    console = Console()
-    console.print(item_table(done))
-    if out is not None:
-        console.print(f"embeddings and metadata are in {out}/", markup=False, highlight=False)
-    for line in error_lines(done):
-        console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
-
-
-def expand(sources: Iterable[str], stdin: Iterable[str]) -> Iterator[str]:
-    """Names from the command line: globs are opened, '-' is replaced by the lines of standard input."""
-    for source in sources:
-        if source == "-":
-            yield from (line.strip() for line in stdin if line.strip())
-        elif is_url(source) or _is_there(source):
-            yield source
-        else:
-            yield from _matches(source)
-
-
-def _is_there(name: str) -> bool:
-    try:
-        return Path(name).exists()
-    except OSError:  # too long for a file's name, say; the server's client tells why
-        return True
-
-
-def _matches(pattern: str) -> list[str]:
-    found = sorted(glob.glob(pattern, recursive=True))
-    if not found:
-        raise InvalidRequest(f"no such file, and no file matches: {pattern}")
-    return [name for name in found if Path(name).is_file()]
-
-
-def _progress() -> Progress:
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    return Progress(*columns, console=Console(stderr=True), transient=True)

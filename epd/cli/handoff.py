@@ -1,4 +1,4 @@
-"""``epd handoff``: what Prefill has handed over to Decode, for people who integrate an engine."""
+"""``epd handoff``: shows what Prefill handed to Decode, for those who integrate an engine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _SHOWN_DIGITS = 12
 
 
 def handoff(
-    request_id: Annotated[str, typer.Argument(metavar="REQUEST_ID", help="The engine's own id.")],
+    request_id: Annotated[str, typer.Argument(metavar="REQUEST_ID", help="The id that the engine chose.")],
     url: UrlOption = None,
     wait: Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for it.")] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="The JSON that Decode reads.")] = False,
 ) -> None:
-    """Show the handoff of a request: each item's place in the prompt and its metadata."""
+    """Show the handoff of a request: the position of each item in the prompt, and its metadata."""
     with connect(url) as client:
         found = client.handoff(request_id, wait=wait)
     if as_json:
@@ -36,10 +36,10 @@ def _show(console: Console, found: Handoff) -> None:
         table.add_row(*_cells(item))
     console.print(table)
     facts = {"mrope delta": found.mrope_position_delta, "prompt tokens": found.prompt_tokens}
-    told = [f"{name} {value}" for name, value in facts.items() if value is not None]
-    told += [f"extra {', '.join(found.extra)}"] if found.extra else []
-    if told:
-        console.print(escape("; ".join(told)), highlight=False)
+    lines = [f"{name} {value}" for name, value in facts.items() if value is not None]
+    lines += [f"extra {', '.join(found.extra)}"] if found.extra else []
+    if lines:
+        console.print(escape("; ".join(lines)), highlight=False)
 
 
 def _cells(item: HandoffItem) -> tuple[str, ...]:

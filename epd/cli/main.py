@@ -1,4 +1,4 @@
-"""The ``epd`` command. Each command lives in its own file; errors end here as one clear line."""
+"""The entry point of the ``epd`` command. Each subcommand has its own file; errors become one line here."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _options(
         typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version and exit."),
     ] = False,
 ) -> None:
-    """Options of the command itself; each command has its own."""
+    """Options of ``epd`` itself."""
 
 
 for command in (encode, status, models, handoff, doctor, up):
@@ -52,7 +52,7 @@ typer_app.add_typer(cache_app, name="cache")
 
 
 def app() -> None:
-    """Run the command line; the console script of the package."""
+    """Run the command line. This is the console script of the package."""
     try:
         typer_app()
     except EpdError as error:
@@ -63,7 +63,7 @@ def app() -> None:
         sys.exit(_exit_code(error))
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:  # the reader of our output went away, as `| head` does
+    except BrokenPipeError:  # the reader of the output is gone, as with `| head`
         sys.stderr.close()
         sys.exit(EXIT_FAILED)
     except OSError as error:  # the user's file, folder or disk: --out, a data folder, standard output

@@ -1,4 +1,4 @@
-"""The server that a command talks to."""
+"""Which server a command uses, and the option that names it."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def connect(url: str | None, *, timeout: float = 60.0) -> Client:
 
 
 def default_url() -> str:
-    """Where the API of the settings listens."""
+    """The URL of the API in the settings."""
     return f"http://{reachable(settings().api_host)}:{settings().api_port}"

@@ -1,4 +1,4 @@
-"""``epd status`` and ``epd models``: what the server says of itself."""
+"""``epd status`` and ``epd models``: the server's own reports, as tables."""
 
 from __future__ import annotations
 
@@ -10,13 +10,63 @@ from rich.table import Table
 
 from epd.cli.cache import cache_lines
 from epd.cli.server import UrlOption, connect
-from epd.cli.tables import byte_size, mebibytes, plain_table, print_whole, whole_console
+from epd.cli.tables import byte_size, mebibytes, plain_table, print_columns, wide_console
 from epd.contracts.responses import EncoderAnswer, ModelsAnswer, StatusAnswer, WorkerAnswer
 from epd.telemetry.counters import Count, counter_key, split_counter_key
 
+JsonOption = Annotated[bool, typer.Option("--json", help="The answer of the server as JSON.")]
+#: Columns of the encoders that are dropped in a narrow terminal, in this order.
+_DROPPABLE = ("graphs", "hidden", "parameters", "dtype", "family", "types", "memory", "device")
+
+
+def status(url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """Show workers, queue depths and the size of the embedding cache."""
+    with connect(url, timeout=10) as client:
+        answer = client.status()
+    if as_json:
+        print(answer.model_dump_json(indent=2))
+        return
+    console = wide_console()
+    console.print(_workers(answer), "")
+    for table in gpu_tables(answer):
+        console.print(table, "")
+    console.print(_queues(answer), "")
+    for line in cache_lines(answer):
+        console.print(line, highlight=False)
+    console.print(f"blobs: {byte_size(answer.blob_bytes)} of {byte_size(answer.blob_limit)}")
+
+
+def models(url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """Show the server's models and encoders."""
+    with connect(url, timeout=10) as client:
+        answer = client.models()
+    if as_json:
+        print(answer.model_dump_json(indent=2))
+        return
+    console = wide_console()
+    console.print(_models(answer), "")
+    print_columns(console, _encoders(answer), droppable=_DROPPABLE, title="encoders")
+
+
+def _workers(answer: StatusAnswer) -> Table:
+    table = plain_table("worker", "kind", "pid", "ready", "last beat", "memory", "encoders", title="workers")
+    for worker in answer.workers:
+        ready = "yes" if worker.ready else "no"
+        encoders = ", ".join(worker.encoders)
+        age, memory = f"{worker.age:.1f} s", mebibytes(worker.memory_bytes)
+        table.add_row(worker.name, worker.kind, str(worker.pid), ready, age, memory, encoders)
+    return table
+
+
+def _queues(answer: StatusAnswer) -> Table:
+    table = plain_table("queue", "waiting", "unacked", title="queues")
+    for queue in answer.queues:
+        table.add_row(queue.name, str(queue.waiting), str(queue.unacked))
+    return table
+
 
 def gpu_tables(answer: StatusAnswer) -> list[Table]:
-    """Memory and graphs; nothing where no worker has a device with memory of its own."""
+    """Memory and graphs of the GPU workers; empty when no worker reports device memory of its own."""
     workers = [one for one in answer.workers if one.graph_bytes is not None or one.staging_bytes]
     return [_memory(workers), _graphs(workers)] if workers else []
 
@@ -50,57 +100,6 @@ def _cells(worker: WorkerAnswer, encoder: str) -> Iterator[str]:
     for count in counts:
         yield f"{worker.counters.get(counter_key(count, encoder), 0):.0f}"
     yield f"{worker.counters.get(counter_key(Count.GRAPH_PADDING_SHARE, encoder), 0):.1%}"
-
-
-JsonOption = Annotated[bool, typer.Option("--json", help="The server's own answer.")]
-#: Columns that a narrow terminal goes without, the first one first.
-_SPARE = ("graphs", "hidden", "parameters", "dtype", "family", "types", "memory", "device")
-
-
-def status(url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Show workers, queue depths and the size of the embedding cache."""
-    with connect(url, timeout=10) as client:
-        answer = client.status()
-    if as_json:
-        print(answer.model_dump_json(indent=2))
-        return
-    console = whole_console()
-    console.print(_workers(answer), "")
-    for table in gpu_tables(answer):
-        console.print(table, "")
-    console.print(_queues(answer), "")
-    for line in cache_lines(answer):
-        console.print(line, highlight=False)
-    console.print(f"blobs: {byte_size(answer.blob_bytes)} of {byte_size(answer.blob_limit)}")
-
-
-def _workers(answer: StatusAnswer) -> Table:
-    table = plain_table("worker", "kind", "pid", "ready", "last beat", "memory", "encoders", title="workers")
-    for worker in answer.workers:
-        ready = "yes" if worker.ready else "no"
-        encoders = ", ".join(worker.encoders)
-        age, memory = f"{worker.age:.1f} s", mebibytes(worker.memory_bytes)
-        table.add_row(worker.name, worker.kind, str(worker.pid), ready, age, memory, encoders)
-    return table
-
-
-def _queues(answer: StatusAnswer) -> Table:
-    table = plain_table("queue", "waiting", "unacked", title="queues")
-    for queue in answer.queues:
-        table.add_row(queue.name, str(queue.waiting), str(queue.unacked))
-    return table
-
-
-def models(url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Show the server's models and encoders."""
-    with connect(url, timeout=10) as client:
-        answer = client.models()
-    if as_json:
-        print(answer.model_dump_json(indent=2))
-        return
-    console = whole_console()
-    console.print(_models(answer), "")
-    print_whole(console, _encoders(answer), spare=_SPARE, title="encoders")
 
 
 def _models(answer: ModelsAnswer) -> Table:

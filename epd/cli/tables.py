@@ -1,4 +1,4 @@
-"""How the command draws tables: plain, within the terminal's width, and nothing cut off."""
+"""Tables and sizes as the command prints them: plain, within the terminal's width, never truncated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.table import Table
 from epd.contracts import timings
 from epd.contracts.responses import PartAnswer
 
-#: Columns of an item's table and the stage times that each adds up.
+#: Time columns of an item's table, each with the stage times that it adds up.
 TIME_COLUMNS = {
     "fetch": (timings.FETCH,),
     "decode": (timings.DECODE,),
@@ -22,10 +22,19 @@ TIME_COLUMNS = {
     "store": (timings.WRITE,),
     "waits": (timings.FETCH_QUEUE, timings.DECODE_QUEUE, timings.ENCODE_QUEUE),
 }
+#: The width for a pipe or a file, which has none.
+_UNBOUNDED = 10_000
+#: Cells between two columns. More would not fit: a key and an encoder's name fill 80 columns.
+_GAP = 1
+
+
+def wide_console() -> Console:
+    """Standard output, as wide as its terminal, or unbounded when it is not a terminal."""
+    return Console() if sys.stdout.isatty() else Console(width=_UNBOUNDED)
 
 
 def plain_table(*columns: str, title: str | None = None) -> Table:
-    """A table with one line under its head; a text that is too wide goes on in the next line."""
+    """A table with one line under its head. A cell that is too wide continues on the next line."""
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
     table.title_justify = table.caption_justify = "left"
     for name in columns:
@@ -33,23 +42,50 @@ def plain_table(*columns: str, title: str | None = None) -> Table:
     return table
 
 
-def mebibytes(nbytes: int | None) -> str:
-    """A size for people; a dash where it is not known."""
-    return "-" if nbytes is None else f"{nbytes / (1 << 20):.1f} MiB"
+def print_columns(
+    console: Console,
+    columns: Mapping[str, Sequence[str]],
+    *,
+    droppable: Sequence[str],
+    title: str | None = None,
+) -> None:
+    """Print columns of plain text as a table with one line per row.
+
+    Columns in ``droppable`` are dropped in that order until the rest fits, and are named below the table. If
+    the rest still does not fit, the terminal wraps its lines.
+    """
+    dropped = _dropped(console.width, columns, droppable)
+    shown = [name for name in columns if name not in dropped]
+    table = plain_table(title=title)
+    table.padding = 0
+    for name in shown:
+        table.add_column(name, no_wrap=True)
+    for cells in zip(*(columns[name] for name in shown), strict=True):
+        table.add_row(*map(escape, cells))
+    width = console.width
+    console.width = max(width, _width(columns, shown))
+    console.print(table)
+    console.width = width
+    if dropped:
+        console.print(f"left out for lack of width: {', '.join(dropped)}; --json shows all", highlight=False)
 
 
-def byte_size(nbytes: int) -> str:
-    """A size for people, in the largest unit that it fills: ``512 B``, ``1.5 KiB``, ``4.0 GiB``."""
-    for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if nbytes >= 1 << power:
-            return f"{nbytes / (1 << power):.1f} {unit}"
-    return f"{nbytes} B"
+def _dropped(width: int, columns: Mapping[str, Sequence[str]], droppable: Sequence[str]) -> list[str]:
+    for count in range(len(droppable)):
+        if _width(columns, [name for name in columns if name not in droppable[:count]]) <= width:
+            return [*droppable[:count]]
+    return [*droppable]
+
+
+def _width(columns: Mapping[str, Sequence[str]], names: Sequence[str]) -> int:
+    widest = (max(map(cell_len, (name, *columns[name]))) for name in names)
+    return sum(widest) + _GAP * (len(names) - 1)
 
 
 def parts_table(*, title: str | None = None) -> Table:
-    """The head of a table of items and tracks; only the first column may wrap. Fits into 80 columns."""
+    """An empty table of items and tracks. Only the first column may wrap; it fits into 80 columns."""
     table = plain_table("item", title=title)
-    table.padding = 0  # ten columns leave no room for wide gaps
+    table.padding = 0  # ten columns leave no room for wider gaps
     table.caption = "times in milliseconds; waits: in all three queues"
     table.add_column("type", no_wrap=True)
     for name in ("tokens", "shape", "cached", *TIME_COLUMNS):
@@ -58,7 +94,7 @@ def parts_table(*, title: str | None = None) -> Table:
 
 
 def add_part(table: Table, name: str, part: PartAnswer, *, type_: str | None = None) -> None:
-    """A row of ``parts_table``. Names are anyone's, so nothing in them is markup."""
+    """Add a row to a ``parts_table``. Names come from users, so markup in them is escaped."""
     table.add_row(escape(name), type_ or str(part.type), *_result_cells(part), *_time_cells(part))
 
 
@@ -75,50 +111,14 @@ def _time_cells(part: PartAnswer) -> Iterator[str]:
         yield f"{sum(known) * 1e3:.0f}" if known else "-"
 
 
-#: A pipe and a file have no width, so nothing has to fit into them.
-_UNBOUNDED = 10_000
-#: Cells between two columns: the divider, which is a space. A key and an encoder's name fill 80 columns.
-_GAP = 1
+def mebibytes(nbytes: int | None) -> str:
+    """A size in MiB for people to read, or a dash where it is unknown."""
+    return "-" if nbytes is None else f"{nbytes / (1 << 20):.1f} MiB"
 
 
-def whole_console() -> Console:
-    """Standard output: as wide as its terminal, and of any width where it is none."""
-    return Console() if sys.stdout.isatty() else Console(width=_UNBOUNDED)
-
-
-def print_whole(
-    console: Console, columns: Mapping[str, Sequence[str]], *, spare: Sequence[str], title: str | None = None
-) -> None:
-    """Print columns of plain text as a table of one line a row.
-
-    Those in ``spare`` are left out from its first on until the rest fits, and are named then. What does not
-    fit even so is left to the terminal, which breaks the line without cutting it.
-    """
-    left_out = _left_out(console.width, columns, spare)
-    shown = [name for name in columns if name not in left_out]
-    table = plain_table(title=title)
-    table.padding = 0
-    for name in shown:
-        table.add_column(name, no_wrap=True)
-    for cells in zip(*(columns[name] for name in shown), strict=True):
-        table.add_row(*map(escape, cells))
-    width = console.width
-    console.width = max(width, _width(columns, shown))
-    console.print(table)
-    console.width = width
-    if left_out:
-        console.print(
-            f"left out, for want of width: {', '.join(left_out)}; --json tells all", highlight=False
-        )
-
-
-def _left_out(width: int, columns: Mapping[str, Sequence[str]], spare: Sequence[str]) -> list[str]:
-    for count in range(len(spare)):
-        if _width(columns, [name for name in columns if name not in spare[:count]]) <= width:
-            return [*spare[:count]]
-    return [*spare]
-
-
-def _width(columns: Mapping[str, Sequence[str]], names: Sequence[str]) -> int:
-    widest = (max(map(cell_len, (name, *columns[name]))) for name in names)
-    return sum(widest) + _GAP * (len(names) - 1)
+def byte_size(nbytes: int) -> str:
+    """A size for people to read, in the largest unit that fits: ``512 B``, ``1.5 KiB``, ``4.0 GiB``."""
+    for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if nbytes >= 1 << power:
+            return f"{nbytes / (1 << power):.1f} {unit}"
+    return f"{nbytes} B"

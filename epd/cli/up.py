@@ -1,4 +1,4 @@
-"""``epd up``: the stack on this machine, until Ctrl-C."""
+"""``epd up``: runs the whole stack on this machine until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,42 +18,17 @@ from epd.settings import given_settings, settings
 from epd.stack.parts import DEFAULT_DATA_DIR, StackOptions, env_file, port_is_free
 from epd.stack.stack import Stack
 
-
-class StopRequest:
-    """Set by signals, waited for by the main thread. No lock anywhere."""
-
-    def __init__(self) -> None:
-        """Not asked yet. Takes two file descriptors for the life of the process."""
-        self._asked = False
-        self._reading, self._writing = os.pipe()
-        os.set_blocking(self._writing, False)
-
-    def on(self, *numbers: signal.Signals) -> None:
-        """Let each of these signals ask; for the main thread."""
-        for number in numbers:
-            signal.signal(number, lambda *_: self.ask())
-
-    def ask(self) -> None:
-        """Ask for the end; again and again, if need be."""
-        self._asked = True
-        with contextlib.suppress(BlockingIOError):  # full: whoever waits is long awake
-            os.write(self._writing, b"x")
-
-    def is_asked(self) -> bool:
-        """Whether the end was asked for."""
-        return self._asked
-
-    def wait(self, timeout: float) -> bool:
-        """Wait for it, at most ``timeout`` seconds; whether it was asked for."""
-        select.select([self._reading], [], [], timeout)
-        return self._asked
-
-
 _REDIS_PORT = 6379
+#: Settings that the stack sets itself, from its options.
+_OWN = frozenset({"EPD_BROKER_URL", "EPD_STORE_URL", "EPD_CONFIG", "EPD_API_HOST", "EPD_API_PORT"})
+#: Settings that name a server, which has to run already.
+_SERVERS = frozenset({"EPD_BROKER_URL", "EPD_STORE_URL"})
 
 
 def up(
-    data_dir: Annotated[Path, typer.Option(help="Folder for logs and the server's data.")] = DEFAULT_DATA_DIR,
+    data_dir: Annotated[
+        Path, typer.Option(help="Folder for logs and the data of the embedded server.")
+    ] = DEFAULT_DATA_DIR,
     flower: Annotated[bool, typer.Option(help="Run Flower too.")] = True,
     fetch_threads: Annotated[int, typer.Option(min=1)] = 32,
     decode_processes: Annotated[int, typer.Option(min=1)] = 2,
@@ -81,7 +56,7 @@ def up(
         overrides={name: value for name, value in given.items() if name not in _OWN},
     )
     stop = StopRequest()
-    # Under nohup the terminal's end is to be no end of ours.
+    # Under nohup the stack outlives its terminal.
     hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
     stop.on(signal.SIGINT, signal.SIGTERM, *hangup)
     with Stack(options) as stack:
@@ -95,12 +70,6 @@ def up(
         finally:
             env_file(data_dir).unlink(missing_ok=True)
     console.print("stopped")
-
-
-#: Settings that the stack decides itself, from the options made above.
-_OWN = frozenset({"EPD_BROKER_URL", "EPD_STORE_URL", "EPD_CONFIG", "EPD_API_HOST", "EPD_API_PORT"})
-#: Settings that name a server which has to run already.
-_SERVERS = frozenset({"EPD_BROKER_URL", "EPD_STORE_URL"})
 
 
 def _announce(console: Console, stack: Stack) -> None:
@@ -118,12 +87,42 @@ def _announce(console: Console, stack: Stack) -> None:
 
 
 def _watch(console: Console, stack: Stack, stop: StopRequest) -> None:
-    """Until the end, tell of each part that had to be started anew; ``StackFailed``: one cannot start."""
-    told = {name: stack.restarts(name) for name in stack.names()}
+    """Report each part that is restarted, until ``stop``; raises ``StackFailed`` when one cannot start."""
+    reported = {name: stack.restarts(name) for name in stack.names()}
     while not stop.wait(1.0):
-        stack.raise_when_refused()
+        stack.raise_if_one_cannot_start()
         for name in stack.names():
-            if (restarts := stack.restarts(name)) != told[name]:
-                told[name] = restarts
+            if (restarts := stack.restarts(name)) != reported[name]:
+                reported[name] = restarts
                 log = stack.options.data_dir / "logs" / f"{name}.log"
-                console.print(f"{name} died and was started anew ({restarts}x); see {log}", soft_wrap=True)
+                console.print(f"{name} died and was restarted ({restarts}x); see {log}", soft_wrap=True)
+
+
+class StopRequest:
+    """A flag that signal handlers set and the main thread waits for. It takes no lock."""
+
+    def __init__(self) -> None:
+        """Uses two file descriptors for the life of the process."""
+        self._asked = False
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._writing, False)
+
+    def on(self, *numbers: signal.Signals) -> None:
+        """Let each of these signals request the stop. Call it in the main thread."""
+        for number in numbers:
+            signal.signal(number, lambda *_: self.ask())
+
+    def ask(self) -> None:
+        """Request the stop; more than once is harmless."""
+        self._asked = True
+        with contextlib.suppress(BlockingIOError):  # full: the waiting thread is awake already
+            os.write(self._writing, b"x")
+
+    def is_asked(self) -> bool:
+        """Whether the stop was requested."""
+        return self._asked
+
+    def wait(self, timeout: float) -> bool:
+        """Wait at most ``timeout`` seconds; return whether the stop was requested."""
+        select.select([self._reading], [], [], timeout)
+        return self._asked

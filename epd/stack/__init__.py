@@ -1,1 +1,1 @@
-"""The processes of ``epd up``: which there are, how they start, and how they are watched."""
+"""A whole stack on one machine: its processes, how they start, and how they are supervised."""

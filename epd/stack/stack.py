@@ -1,4 +1,4 @@
-"""The whole stack on one machine, supervised: started, watched, restarted, and stopped without a trace."""
+"""Supervises the whole stack on one machine: starts, watches and restarts its parts, and cleans up."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from epd.stack import parts
 from epd.stack.parts import StackOptions, hold_data_dir
 from epd.stack.process import Child
 
-_TEND_PERIOD = 0.1
+_CHECK_PERIOD = 0.1
 _STOP_LIMIT = 8.0
 _START_LIMIT = 180.0
 _TRIES_BEFORE_READY = 3
-#: What a worker that refuses to start begins the line of its reason with; others of its log may follow.
+#: The prefix of the log line in which a worker says why it cannot start; more lines may follow it.
 _REASON = "gpu_worker: "
-#: Settings that name folders; one that cannot be written would otherwise show with the first request.
+#: Settings that name folders. They are checked here, or a bad one would only fail the first request.
 _FOLDERS = frozenset({"EPD_BLOB_DIR", "EPD_EMBEDDING_DIR", "EPD_L2_DIR"})
 
 Progress = Callable[[str], None]
 
 
 class StackFailed(EpdError):
-    """A part of the stack did not come up; the message holds the end of its log, or the part's own reason."""
+    """A part of the stack did not start; the message has its reason or the end of its log."""
 
     code = "stack_failed"
 
 
 class Stack:
-    """Runs a stack: ``with Stack(options) as stack: stack.wait_ready(); use stack.api_url``."""
+    """A running stack: ``with Stack(options) as stack: stack.wait_ready(); use stack.api_url``."""
 
     def __init__(self, options: StackOptions) -> None:
-        load_config(options.config)  # a bad config file fails here, with its name, not in a child's log
+        load_config(options.config)  # a bad config file fails here and not in a child's log
         parts.sweep_media_dirs()
         self.options = options
         self._api_port = parts.free_port(options.api_port)
@@ -53,21 +53,21 @@ class Stack:
         for name in _FOLDERS & options.overrides.keys():
             require_folder(Path(options.overrides[name]), name)
         self._data_lock = hold_data_dir(options.data_dir)
-        self.media_dir = parts.new_media_dir()  # last: nothing after it can fail and leave it behind
+        self.media_dir = parts.new_media_dir()  # last: nothing can fail after it and leave it behind
         self.settings = self._settings()
         self._children: dict[str, Child] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._tender: threading.Thread | None = None
+        self._supervisor: threading.Thread | None = None
 
     @property
     def api_url(self) -> str:
-        """Where the API listens."""
+        """The URL of the API."""
         return f"http://{parts.reachable(self.options.api_host)}:{self._api_port}"
 
     @property
     def flower_url(self) -> str | None:
-        """Where Flower listens, when it runs."""
+        """The URL of Flower; None when it does not run."""
         return None if self._flower_port is None else f"http://127.0.0.1:{self._flower_port}"
 
     def _settings(self) -> dict[str, str]:
@@ -91,7 +91,7 @@ class Stack:
         self.stop()
 
     def start(self) -> None:
-        """Start every process; returns at once, use ``wait_ready``."""
+        """Start every process, without waiting until they are ready."""
         environment = child_environment(self.settings)
         specs = [*parts.worker_specs(self.options), parts.api_spec(self.options.api_host, self._api_port)]
         if self.options.broker_url is None:
@@ -103,21 +103,21 @@ class Stack:
             log_path = logs / f"{spec.name}.log"
             log_path.unlink(missing_ok=True)
             self._children[spec.name] = Child(spec, log_path, environment)
-        # The tender starts the children too: a child dies with the thread that started it.
-        self._tender = threading.Thread(target=self._tend, name="stack", daemon=True)
-        self._tender.start()
+        # The supervisor starts the children too: a child dies with the thread that started it.
+        self._supervisor = threading.Thread(target=self._supervise, name="stack", daemon=True)
+        self._supervisor.start()
 
-    def _tend(self) -> None:
+    def _supervise(self) -> None:
         for child in self._children.values():
             with self._lock:
                 if self._stopping.is_set():
                     return
                 child.start()
-        while not self._stopping.wait(_TEND_PERIOD):
+        while not self._stopping.wait(_CHECK_PERIOD):
             with self._lock:
                 if not self._stopping.is_set():
                     for child in self._children.values():
-                        child.tend()
+                        child.check()
 
     def wait_ready(
         self,
@@ -125,9 +125,15 @@ class Stack:
         progress: Progress | None = None,
         give_up: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Wait until every kind of worker is ready, or ``give_up`` says so; raises ``StackFailed``.
+        """Wait until every kind of worker is ready, or ``give_up`` returns True.
 
-        A part that dies again and again meanwhile fails it at once; what died before has nothing to say.
+        Args:
+            timeout: seconds to wait.
+            progress: receives what is not ready yet, again and again.
+            give_up: ends the wait without an error.
+
+        Raises:
+            StackFailed: the time is over, a part cannot start, or it died repeatedly during the wait.
         """
         end = time.monotonic() + timeout
         restarts = {name: child.restarts for name, child in self._children.items()}
@@ -138,7 +144,7 @@ class Stack:
                 return
             if progress is not None:
                 progress(missing)
-            self._raise_when_hopeless(restarts)
+            self._raise_if_hopeless(restarts)
             time.sleep(0.2)
         if give_up():
             return
@@ -163,16 +169,16 @@ class Stack:
             return "flower: starting"
         return ""
 
-    def raise_when_refused(self) -> None:
-        """Raise ``StackFailed`` with its reason when a part ended with 78: a start that cannot succeed."""
+    def raise_if_one_cannot_start(self) -> None:
+        """Raise ``StackFailed`` with the reason when a part exited because it cannot start (status 78)."""
         for child in self._children.values():
-            if child.is_refused:
+            if child.cannot_start:
                 raise StackFailed(
-                    f"{child.spec.name} cannot start: {child.last_words(_REASON)} (log: {child.log_path})"
+                    f"{child.spec.name} cannot start: {child.last_log_line(_REASON)} (log: {child.log_path})"
                 )
 
-    def _raise_when_hopeless(self, before: Mapping[str, int]) -> None:
-        self.raise_when_refused()
+    def _raise_if_hopeless(self, before: Mapping[str, int]) -> None:
+        self.raise_if_one_cannot_start()
         for name, child in self._children.items():
             if child.restarts - before[name] >= _TRIES_BEFORE_READY:
                 raise StackFailed(f"{name} keeps dying; the end of its log:\n{child.log_tail()}")
@@ -189,41 +195,41 @@ class Stack:
         return self._children[name].pid
 
     def restarts(self, name: str) -> int:
-        """How often a part was started anew."""
+        """How often a part was restarted."""
         return self._children[name].restarts
 
     def log_tail(self, name: str, lines: int = 40) -> str:
-        """The end of a part's log."""
+        """The last lines of a part's log."""
         return self._children[name].log_tail(lines)
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
-        """Send a signal to a part; one that dies of it is restarted."""
+        """Send a signal to a part; if it dies, it is restarted."""
         self._children[name].signal(number)
 
     def hold(self, name: str) -> None:
-        """Do not restart a part that dies, until ``release``: what the others do without it can be seen."""
+        """Do not restart a part that dies, until ``release``. For tests of what the others do without it."""
         with self._lock:
             self._children[name].hold()
 
     def release(self, name: str) -> None:
-        """Restart a part again when it dies; one that is down starts at once."""
+        """Restart a part again when it dies; if it is down, it starts at once."""
         with self._lock:
             self._children[name].release()
 
     def stop(self) -> None:
-        """Stop all in order, within ten seconds, and remove their media folder."""
+        """Stop all parts in order, within ten seconds, and remove their media folder."""
         self._stopping.set()
         end = time.monotonic() + _STOP_LIMIT
         with self._lock:
             for child in sorted(self._children.values(), key=lambda child: child.spec.stop_order):
-                if child.spec.name == "redis":  # workers need it while they give work back
+                if child.spec.name == "redis":  # workers need it to requeue their work
                     self._await_workers(end)
                 child.signal(child.spec.stop_signal)
             for child in self._children.values():
                 child.wait(max(0.1, end + 1 - time.monotonic()))
                 child.kill_group()
-        if self._tender is not None:
-            self._tender.join(2)
+        if self._supervisor is not None:
+            self._supervisor.join(2)
         with contextlib.suppress(OSError):
             shutil.rmtree(self.media_dir)
         self._data_lock.close()

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from epd.cli.tables import byte_size, print_whole
+from epd.cli.tables import byte_size, print_columns
 
 KEYS = ["a" * 64, "b" * 64]
 COLUMNS = {
@@ -20,7 +20,7 @@ COLUMNS = {
 
 def shown(width: int) -> list[str]:
     out = io.StringIO()
-    print_whole(Console(file=out, width=width), COLUMNS, spare=["used", "shape"])
+    print_columns(Console(file=out, width=width), COLUMNS, droppable=["used", "shape"])
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
@@ -45,7 +45,7 @@ def test_columns_are_left_out_and_no_key_is_cut(width: int, words: list[str]) ->
 
 
 def test_what_is_left_out_is_named() -> None:
-    assert " ".join(shown(82)[4:]) == "left out, for want of width: used, shape; --json tells all"
+    assert " ".join(shown(82)[4:]) == "left out for lack of width: used, shape; --json shows all"
 
 
 @pytest.mark.parametrize(

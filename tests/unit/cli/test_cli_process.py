@@ -21,10 +21,10 @@ def child_of(folder: Path, status: int) -> Child:
     return Child(Spec("gpu", command, stop_order=0), folder / "gpu.log", dict(os.environ))
 
 
-def tend_until(child: Child, met: Callable[[], bool], within: float) -> bool:
+def check_until(child: Child, met: Callable[[], bool], within: float) -> bool:
     end = time.monotonic() + within
     while time.monotonic() < end and not met():
-        child.tend()
+        child.check()
         time.sleep(0.02)
     return met()
 
@@ -32,18 +32,18 @@ def tend_until(child: Child, met: Callable[[], bool], within: float) -> bool:
 def test_a_child_that_cannot_start_is_left_down(tmp_path: Path) -> None:
     child = child_of(tmp_path, os.EX_CONFIG)
     child.start()
-    assert tend_until(child, lambda: child.is_refused, within=20)
-    assert not tend_until(child, lambda: child.restarts > 0, within=1.0)
-    assert child.last_words("gpu_worker: ") == "no such device"
-    assert child.last_words("other: ") == "bye"
+    assert check_until(child, lambda: child.cannot_start, within=20)
+    assert not check_until(child, lambda: child.restarts > 0, within=1.0)
+    assert child.last_log_line("gpu_worker: ") == "no such device"
+    assert child.last_log_line("other: ") == "bye"
 
 
 @pytest.mark.parametrize("status", [0, 1, 69, 70, 75])
 def test_a_child_that_died_otherwise_is_started_anew(tmp_path: Path, status: int) -> None:
     child = child_of(tmp_path, status)
     child.start()
-    assert tend_until(child, lambda: child.restarts > 0, within=20)
-    assert not child.is_refused
+    assert check_until(child, lambda: child.restarts > 0, within=20)
+    assert not child.cannot_start
     child.wait(20)
 
 
@@ -54,4 +54,4 @@ def test_a_stack_ends_with_the_reason_of_the_part_that_cannot_start(tmp_path: Pa
     stack = Stack.__new__(Stack)  # its parts alone; a whole one is in tests/integration
     stack._children = {"gpu": child}
     with pytest.raises(StackFailed, match=r"^gpu cannot start: no such device \(log: .*gpu\.log\)$"):
-        stack.raise_when_refused()
+        stack.raise_if_one_cannot_start()

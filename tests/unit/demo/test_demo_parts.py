@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from demo import leftovers
-from demo.leftovers import Traces, shm_names
+from demo.leftovers import Leftovers, shm_names
 from demo.results import job_table
 from demo.samples import MEDIA, demo_samples, reference_texts, served_photo
 from demo.scenes import Encoded, summed
@@ -88,26 +88,26 @@ def test_the_photo_server_serves_one_photo_and_revalidates() -> None:
 
 
 def test_a_process_of_the_stack_is_found_until_it_ends() -> None:
-    traces = Traces({"EPD_BLOB_DIR": "/nowhere/demo-test"}, before=shm_names())
+    traces = Leftovers({"EPD_BLOB_DIR": "/nowhere/demo-test"}, before=shm_names())
     command = [sys.executable, "-c", "input()"]
     child = subprocess.Popen(command, env={"EPD_BLOB_DIR": "/nowhere/demo-test"}, stdin=subprocess.PIPE)
     try:
-        assert [text for text in traces.left(within=0) if f"process {child.pid} " in text]
+        assert [text for text in traces.found(within=0) if f"process {child.pid} " in text]
     finally:
         child.communicate(b"\n", timeout=20)
-    assert [text for text in traces.left(within=5) if "process" in text] == []
+    assert [text for text in traces.found(within=5) if "process" in text] == []
 
 
 def test_files_of_other_programs_are_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leftovers, "SHM", tmp_path)
-    traces = Traces({"EPD_BLOB_DIR": "/nowhere/demo-test"}, before=shm_names())
+    traces = Leftovers({"EPD_BLOB_DIR": "/nowhere/demo-test"}, before=shm_names())
     for name in ("epd-ceiling-x1", "epd-1-x1"):
         (tmp_path / name).mkdir()
     with (tmp_path / ".org.browser.X1").open("wb"):
-        assert traces.left(within=0) == []
+        assert traces.found(within=0) == []
     (tmp_path / f"epd-{os.getpid()}-x1").mkdir()
     left = [".org.browser.X1", f"epd-{os.getpid()}-x1"]  # nobody uses the first any more: it may be ours
-    assert traces.left(within=0) == [f"file {tmp_path / name}" for name in left]
+    assert traces.found(within=0) == [f"file {tmp_path / name}" for name in left]
 
 
 def test_batches_are_summed_over_workers_and_encoders() -> None:
