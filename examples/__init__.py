@@ -1,1 +1,1 @@
-"""Examples for people who put epd before an engine of their own."""
+"""Examples for people who connect epd to their own engine."""

@@ -1,4 +1,4 @@
-"""``python -m examples.epd_transformers``: epd, Prefill and Decode against transformers in one process."""
+"""``python -m examples.epd_transformers``: compares the three processes with transformers in one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODELS = Path(".epd/models")
 
 
 def main() -> int:
-    """0 when every case gave the tokens of ``generate()``, cold and from cache."""
+    """Run every case. Exit code 0 when all gave the tokens of ``generate()``, cold and from the cache."""
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

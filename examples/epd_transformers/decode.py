@@ -1,6 +1,6 @@
-"""Decode: goes on from Prefill's KV cache with the handoff alone. It reaches epd's API and nothing else.
+"""Decode: continues from Prefill's KV cache with only the handoff. It can connect to epd's API, nowhere else.
 
-A request is ``{"request_id": "r1"}``; it may come before Prefill's is done, or even begun.
+A request is ``{"request_id": "r1"}``. It may arrive before Prefill has finished or even started.
 """
 
 from __future__ import annotations
@@ -13,24 +13,26 @@ from typing import Any
 from epd.client import Client
 from examples.epd_transformers.engine import Line, load_languages, read_options, serve
 from examples.epd_transformers.offline import allow_only
-from examples.epd_transformers.sequence import Language, take_caches
+from examples.epd_transformers.sequence import LanguageModel, take_caches
 
 #: Seconds to wait for Prefill.
-PATIENCE = 60.0
+HANDOFF_TIMEOUT = 60.0
 
 
 class Decode:
-    """Runs sequences from their first tokens to their ends."""
+    """Runs sequences from their first token to their end."""
 
-    def __init__(self, epd: Client, languages: Mapping[str, Language], kv: Path, workers: int = 1) -> None:
+    def __init__(
+        self, epd: Client, languages: Mapping[str, LanguageModel], kv: Path, workers: int = 1
+    ) -> None:
         self._epd = epd
         self._languages = languages
         self._kv = kv
         self._device = threading.Semaphore(workers)
 
     def answer(self, request: Line) -> Line:
-        """All tokens of each sequence, and what they say."""
-        handoff = self._epd.handoff(request["request_id"], wait=PATIENCE)
+        """All tokens of each sequence, and their text."""
+        handoff = self._epd.handoff(request["request_id"], wait=HANDOFF_TIMEOUT)
         extra: Any = handoff.extra
         delta = handoff.mrope_position_delta or 0
         caches = take_caches(self._kv / f"{request['request_id']}.safetensors")
@@ -38,14 +40,14 @@ class Decode:
         for sequence, cache in zip(extra["sequences"], caches, strict=True):
             language = self._languages[sequence["language"]]
             with self._device:
-                said = language.go_on(sequence["token"], cache, delta=delta, limit=extra["limit"])
-            tokens.append(said)
-            texts.append(language.text(said))
+                decoded = language.decode(sequence["token"], cache, delta=delta, limit=extra["limit"])
+            tokens.append(decoded)
+            texts.append(language.text(decoded))
         return {"tokens": tokens, "texts": texts, "media": [item.key for item in handoff.items]}
 
 
 def main() -> None:
-    """Serve requests until the input ends."""
+    """Serve requests until standard input ends."""
     options = read_options("decode")
     languages = load_languages(options.checkpoints)
     allow_only(options.epd)

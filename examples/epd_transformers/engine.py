@@ -1,4 +1,4 @@
-"""What Prefill and Decode have in common: a process that reads a request a line and answers with a line."""
+"""The base of Prefill and Decode: a process that reads one request per line and answers with one line."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ import transformers
 
 from epd.contracts.errors import EpdError
 from examples.epd_transformers.qwen import QwenLanguage
-from examples.epd_transformers.sequence import Language
+from examples.epd_transformers.sequence import LanguageModel
 from examples.epd_transformers.whisper import WhisperLanguage
 
-#: A request or an answer: JSON, with a ``request_id``.
+#: A request or an answer: a JSON object with a ``request_id``.
 Line = dict[str, Any]
 
-#: Requests that wait for epd or for their turn on the device at once.
-AT_ONCE = 32
+#: The most requests at once, waiting for epd or for their turn on the device.
+MAX_REQUESTS = 32
 
 
 def read_options(program: str) -> argparse.Namespace:
-    """``--epd URL --kv FOLDER NAME=CHECKPOINT ...``; a name is that of the encoder in epd.toml."""
+    """Parse ``--epd URL --kv FOLDER NAME=CHECKPOINT ...``; NAME is an encoder in epd.toml."""
     parser = argparse.ArgumentParser(prog=f"python -m examples.epd_transformers.{program}")
     parser.add_argument("--epd", default="http://127.0.0.1:8000", help="epd's API")
     parser.add_argument("--kv", type=Path, required=True, help="folder that Prefill and Decode share")
-    parser.add_argument("--workers", type=int, default=1, help="prompts that are computed at once")
-    parser.add_argument("--threads", type=int, default=1, help="of torch, for each of them")
+    parser.add_argument("--workers", type=int, default=1, help="prompts that run at the same time")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch for each prompt")
     parser.add_argument("checkpoints", nargs="+", metavar="NAME=CHECKPOINT")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     return options
 
 
-def load_languages(checkpoints: list[str]) -> dict[str, Language]:
+def load_languages(checkpoints: list[str]) -> dict[str, LanguageModel]:
     """The language models by the names of the encoders whose embeddings they read."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -47,25 +47,25 @@ def load_languages(checkpoints: list[str]) -> dict[str, Language]:
     return {name: _load(Path(folder)) for name, folder in folders.items()}
 
 
-def _load(folder: Path) -> Language:
+def _load(folder: Path) -> LanguageModel:
     family = json.loads((folder / "config.json").read_text("utf-8"))["model_type"]
     return WhisperLanguage(folder) if family == "whisper" else QwenLanguage(folder)
 
 
 def serve(answer: Callable[[Line], Line], lines: TextIO = sys.stdin) -> None:
-    """Answer every request, several at once, until the input ends. One that fails says so, and is alone."""
+    """Answer requests, several at a time, until the input ends. A failure affects only its own request."""
     writing = threading.Lock()
 
     def work(line: str) -> None:
         request = json.loads(line)
         try:
-            said: Mapping[str, Any] = answer(request)
+            result: Mapping[str, Any] = answer(request)
         except (EpdError, OSError, ValueError, KeyError) as error:
-            said = {"error": f"{type(error).__name__}: {error}"}
+            result = {"error": f"{type(error).__name__}: {error}"}
         with writing:
-            print(json.dumps({"request_id": request["request_id"], **said}), flush=True)
+            print(json.dumps({"request_id": request["request_id"], **result}), flush=True)
 
     print(json.dumps({"request_id": None}), flush=True)  # ready
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(MAX_REQUESTS) as pool:
         for line in lines:
             pool.submit(work, line)

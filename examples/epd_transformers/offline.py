@@ -1,4 +1,4 @@
-"""Switches a process's network off, but for one server."""
+"""Blocks all network access of a process except to one server."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import sys
 from typing import Any
 from urllib.parse import urlsplit
 
-#: What Python tells its audit hooks of before the system is asked; a hook cannot be taken away again.
+#: Events that Python reports to audit hooks before the system call. A hook cannot be removed.
 #: Source: docs.python.org/3/library/audit_events.html.
-_REACHES_OUT = {"socket.connect", "socket.sendto", "socket.sendmsg", "socket.bind"}
-_ASKS_NAMES = {"socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo"}
+_CONNECTS = {"socket.connect", "socket.sendto", "socket.sendmsg", "socket.bind"}
+_RESOLVES = {"socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo"}
 
 
 class NetworkIsOff(OSError):
-    """This process may reach epd's API and nothing else."""
+    """This process may connect only to epd's API."""
 
 
 def allow_only(url: str) -> None:
-    """From now on every socket that goes anywhere but to the server of ``url`` is refused, for good.
+    """Refuse every connection except to the server of ``url``, until the process ends.
 
-    ``url`` names an address, not a host: so that no name server is needed either.
+    ``url`` has an IP address, not a host name, so name lookups can be refused too.
     """
     parts = urlsplit(url)
     allowed = (str(ipaddress.ip_address(parts.hostname or "")), parts.port or 80)
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in _REACHES_OUT and tuple(arguments[1][:2]) != allowed:
+        if event in _CONNECTS and tuple(arguments[1][:2]) != allowed:
             raise NetworkIsOff(f"{event} to {arguments[1]} is refused: only {allowed} is allowed")
-        if event in _ASKS_NAMES and str(arguments[0]) != allowed[0]:
+        if event in _RESOLVES and str(arguments[0]) != allowed[0]:
             raise NetworkIsOff(f"{event} of {arguments[0]} is refused")
 
     sys.addaudithook(refuse)

@@ -1,4 +1,4 @@
-"""A Prefill and a Decode process, and the lines to them: the part of a router between users and engines."""
+"""Starts a Prefill and a Decode process and sends them requests, as a router would."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 _PACKAGE = "examples.epd_transformers"
-#: Seconds until an engine has loaded its checkpoints, and until it has ended.
-LOADING, ENDING = 120.0, 10.0
+#: Seconds for an engine to load its checkpoints, and to exit.
+START_TIMEOUT, STOP_TIMEOUT = 120.0, 10.0
 
 Answer = dict[str, Any]
 
 
 class EngineFailed(Exception):
-    """An engine process ended, or says that a request went wrong."""
+    """An engine process exited, or reported that a request failed."""
 
 
 class Engine:
-    """One engine process: a module that reads requests line by line. Requests may be open at once."""
+    """One engine process: a module that reads requests line by line. Several requests may be open."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         command = [sys.executable, "-m", module, *arguments]
@@ -40,11 +40,11 @@ class Engine:
         self._reader.start()
 
     def wait_ready(self) -> None:
-        """Raises ``EngineFailed`` when the process ends before it is ready."""
-        self._ready.result(LOADING)
+        """Wait until it is ready; raises ``EngineFailed`` when the process exits before."""
+        self._ready.result(START_TIMEOUT)
 
     def ask(self, request: Mapping[str, Any]) -> Future[Answer]:
-        """Send a request; its answer comes, or ``EngineFailed``."""
+        """Send a request; the future gets its answer or ``EngineFailed``."""
         answer: Future[Answer] = Future()
         with self._lock:
             self._open[request["request_id"]] = answer
@@ -58,34 +58,34 @@ class Engine:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                self._take(json.loads(line))
+                self._resolve(json.loads(line))
         with self._lock:
             for answer in self._open.values():
                 answer.set_exception(EngineFailed(f"{self._name} has ended"))
             self._open.clear()
 
-    def _take(self, said: Answer) -> None:
+    def _resolve(self, message: Answer) -> None:
         with self._lock:
-            answer = self._open.pop(said["request_id"])
-        if "error" in said:
-            answer.set_exception(EngineFailed(f"{self._name}: {said['error']}"))
+            answer = self._open.pop(message["request_id"])
+        if "error" in message:
+            answer.set_exception(EngineFailed(f"{self._name}: {message['error']}"))
         else:
-            answer.set_result(said)
+            answer.set_result(message)
 
     def close(self) -> None:
-        """End the process."""
+        """Close its input and wait for its exit."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
-            self._process.wait(ENDING)
+            self._process.wait(STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._reader.join(ENDING)
+        self._reader.join(STOP_TIMEOUT)
 
 
 class EnginePair:
-    """Prefill and Decode with the same checkpoints, by the names of their encoders in epd.toml."""
+    """Prefill and Decode with the same checkpoints, which are given by encoder name in epd.toml."""
 
     def __init__(
         self, *, epd: str, kv: Path, checkpoints: Mapping[str, Path], workers: int = 1, threads: int = 1
@@ -110,12 +110,12 @@ class EnginePair:
         self.close()
 
     def ask(self, request: Mapping[str, Any]) -> tuple[Future[Answer], Future[Answer]]:
-        """Send a request to both at once: whichever comes first waits for the other."""
+        """Send a request to both at once; Decode waits for Prefill."""
         prefill, decode = self._engines
         second = decode.ask({"request_id": request["request_id"]})
         return prefill.ask(request), second
 
     def close(self) -> None:
-        """End both."""
+        """Stop both."""
         for engine in self._engines:
             engine.close()

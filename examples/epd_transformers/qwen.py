@@ -13,7 +13,7 @@ from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDe
 
 from epd.contracts.embedding import Metadata
 from examples.epd_transformers.qwen_prompt import TYPES, Prompt, model_inputs
-from examples.epd_transformers.sequence import Begun, Part, Tensors, cache_of, cache_tensors
+from examples.epd_transformers.sequence import Part, Prefilled, Tensors, cache_of, cache_tensors
 
 
 class QwenLanguage:
@@ -21,13 +21,13 @@ class QwenLanguage:
 
     def __init__(self, folder: Path) -> None:
         self._model: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
-        del self._model.model.visual  # what it would make of pixels comes from epd
+        del self._model.model.visual  # epd provides its outputs
         self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         self._family: str = self._model.config.model_type
 
     @torch.inference_mode()
-    def begin(self, parts: Sequence[Part], rows: Sequence[Tensor]) -> Begun:
-        """Prefill up to the first token; transformers counts the positions and puts the rows in place."""
+    def prefill(self, parts: Sequence[Part], rows: Sequence[Tensor]) -> Prefilled:
+        """Prefill up to the first token. transformers computes the positions and inserts the rows."""
         prompt = Prompt(self._tokenizer, parts, family=self._family)
         media = [part for part in parts if isinstance(part, Metadata)]
         inputs = model_inputs(prompt, media, family=self._family)
@@ -39,33 +39,33 @@ class QwenLanguage:
             use_cache=True,
             logits_to_keep=1,
         )
-        return Begun(
+        return Prefilled(
             token=int(out.logits[0, -1].argmax()),
             cache=cache_tensors(out.cache),
             prompt_tokens=len(prompt.ids),
             runs=tuple(prompt.runs),
-            # Not rope_deltas: ``generate()`` goes on behind the last token, which is before the last time
-            # step of a video that has little text behind it.
+            # Not rope_deltas: ``generate()`` continues after the last token, whose position is lower than
+            # that of the last time step of a video with little text after it.
             delta=int(positions[0, 0, -1]) + 1 - len(prompt.ids),
         )
 
     def _encoded(self, media: Sequence[Metadata], rows: Sequence[Tensor]) -> dict[str, Any]:
-        """The rows by type, as the vision tower would have handed them over: deepstack levels apart."""
+        """The rows by type, as the vision tower returns them: deepstack levels separate."""
         width = self._model.config.text_config.hidden_size
         encoded = {}
         for type_ in TYPES:
-            mine = [row for row, medium in zip(rows, media, strict=True) if medium.modality == type_]
-            if mine:
-                apart: Any = zip(*(row.split(width, dim=1) for row in mine), strict=True)
-                merged, *levels = apart
+            own = [row for row, medium in zip(rows, media, strict=True) if medium.modality == type_]
+            if own:
+                levels_first: Any = zip(*(row.split(width, dim=1) for row in own), strict=True)
+                merged, *levels = levels_first
                 encoded[str(type_)] = BaseModelOutputWithDeepstackFeatures(
                     pooler_output=merged, deepstack_features=levels
                 )
         return encoded
 
     @torch.inference_mode()
-    def go_on(self, token: int, cache: Tensors, *, delta: int, limit: int) -> list[int]:
-        """Decode token after token: the cache and ``delta`` are all that is needed of the media."""
+    def decode(self, token: int, cache: Tensors, *, delta: int, limit: int) -> list[int]:
+        """Decode token by token. Of the media only the cache and ``delta`` are needed."""
         past, tokens, end = cache_of(cache), [token], self._model.generation_config.eos_token_id
         while len(tokens) < limit and tokens[-1] != end:
             position = torch.full((3, 1, 1), past.get_seq_length() + delta)
@@ -75,6 +75,6 @@ class QwenLanguage:
         return tokens
 
     def text(self, tokens: list[int]) -> str:
-        """What the tokens say, special ones left out."""
+        """The text of the tokens, without special tokens."""
         text: str = self._tokenizer.decode(tokens, skip_special_tokens=True)
         return text.strip()

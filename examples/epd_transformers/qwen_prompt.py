@@ -1,4 +1,4 @@
-"""A Qwen-VL prompt: text and media to token ids, with a placeholder for each row of an embedding."""
+"""Builds a Qwen-VL prompt: text and media as token ids, with one placeholder for each embedding row."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ BEGIN, END = "<|vision_start|>", "<|vision_end|>"
 
 
 class Prompt:
-    """Token ids and their types, one a token, and the runs of placeholders of each medium."""
+    """The token ids, the type of each token, and the runs of placeholders of each medium."""
 
     def __init__(self, tokenizer: Any, parts: Sequence[Part], *, family: str) -> None:
-        """Qwen3-VL has each step of a video apart, behind the time at which it is shown."""
+        """Qwen3-VL has a separate run for each time step of a video, after the time of that step."""
         self.ids: list[int] = []
         self.types: list[int] = []
         self.runs: list[tuple[Span, ...]] = []
@@ -56,7 +56,7 @@ class Prompt:
 
 
 def step_times(video: Metadata) -> list[float]:
-    """Seconds at which each step of the grid is shown: the mean of its two frames'."""
+    """The time of each step of the grid in seconds: the mean of its two frames."""
     times = list(video.video_timestamps or ())
     return [
         (first + second) / 2 for first, second in zip(times[0::2], [*times[1::2], times[-1]], strict=False)
@@ -64,7 +64,7 @@ def step_times(video: Metadata) -> list[float]:
 
 
 def model_inputs(prompt: Prompt, media: Sequence[Metadata], *, family: str) -> dict[str, Tensor]:
-    """Token ids, their types and the grids, under the names of transformers' processor."""
+    """Token ids, their types and the grids, under the names that transformers' processor uses."""
     inputs = {"input_ids": torch.tensor([prompt.ids]), "mm_token_type_ids": torch.tensor([prompt.types])}
     for type_ in TYPES:
         grids = [medium.grid_thw for medium in media if medium.modality == type_]

@@ -1,4 +1,4 @@
-"""A sequence between Prefill and Decode: its first token and its KV cache, and the file that carries it."""
+"""A sequence between Prefill and Decode: its first token, its KV cache, and the file for the cache."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from epd.contracts.handoff import Span
 
 Tensors = dict[str, Tensor]
 
-#: A piece of a prompt: text, or a medium by its metadata.
+#: A piece of a prompt: text, or the metadata of a medium.
 Part = str | Metadata
 
 
 @dataclass(frozen=True, kw_only=True)
-class Begun:
-    """A sequence after Prefill, which is where Decode goes on.
+class Prefilled:
+    """A sequence after Prefill, from which Decode continues.
 
-    ``cache`` is keys and values by layer. ``prompt_tokens`` is the prompt's length, and ``runs`` are where
-    each medium stands in it. ``delta`` is what M-RoPE adds to a token's place to get its position.
+    ``cache`` has keys and values by layer. ``prompt_tokens`` is the length of the prompt, and ``runs`` are
+    the placeholders of each medium in it. M-RoPE adds ``delta`` to the index of a token to get its position.
     """
 
     token: int
@@ -35,19 +35,19 @@ class Begun:
     delta: int = 0
 
 
-class Language(Protocol):
+class LanguageModel(Protocol):
     """The language model of a checkpoint, without its encoder."""
 
-    def begin(self, parts: Sequence[Part], rows: Sequence[Tensor]) -> Begun:
-        """Prefill: ``rows`` are epd's embeddings [tokens, hidden], one for each medium in ``parts``."""
+    def prefill(self, parts: Sequence[Part], rows: Sequence[Tensor]) -> Prefilled:
+        """Prefill. ``rows`` are epd's embeddings [tokens, hidden], one for each medium in ``parts``."""
         ...
 
-    def go_on(self, token: int, cache: Tensors, *, delta: int, limit: int) -> list[int]:
-        """Decode: greedy tokens after ``token``, it included, up to an end token or ``limit`` of them."""
+    def decode(self, token: int, cache: Tensors, *, delta: int, limit: int) -> list[int]:
+        """Decode greedily: ``token`` and what follows, up to an end token or ``limit`` tokens."""
         ...
 
     def text(self, tokens: list[int]) -> str:
-        """What the tokens say."""
+        """The text of the tokens."""
         ...
 
 
@@ -61,20 +61,20 @@ def cache_tensors(cache: Cache, prefix: str = "") -> Tensors:
 
 
 def cache_of(tensors: Tensors, prefix: str = "") -> DynamicCache:
-    """The cache that ``cache_tensors`` took apart."""
+    """The cache from the tensors that ``cache_tensors`` returned."""
     layers = sum(name.startswith(prefix) and name.endswith(".key") for name in tensors)
     return DynamicCache([(tensors[f"{prefix}{n}.key"], tensors[f"{prefix}{n}.value"]) for n in range(layers)])
 
 
 def save_caches(path: Path, caches: Sequence[Tensors]) -> None:
-    """Write the caches of a request's sequences; the file is there wholly or not at all."""
+    """Write the caches of a request's sequences to one file, atomically."""
     aside = path.with_suffix(".partial")
     save_file({f"{n}/{name}": t for n, cache in enumerate(caches) for name, t in cache.items()}, aside)
     aside.rename(path)
 
 
 def take_caches(path: Path) -> list[Tensors]:
-    """Read what ``save_caches`` wrote, and remove the file."""
+    """Read the file that ``save_caches`` wrote, and remove it."""
     caches: dict[str, Tensors] = {}
     for name, tensor in load_file(path).items():
         number, _, rest = name.partition("/")

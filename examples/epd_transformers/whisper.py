@@ -1,4 +1,4 @@
-"""Whisper's decoder, fed with epd's embeddings instead of sound."""
+"""Whisper's decoder, which takes epd's embeddings instead of audio."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSpeechSeq2Seq, AutoTokenizer, EncoderDecoderCache
 
-from examples.epd_transformers.sequence import Begun, Part, Tensors, cache_of, cache_tensors
+from examples.epd_transformers.sequence import Part, Prefilled, Tensors, cache_of, cache_tensors
 
-#: Prefixes of the two caches in one dictionary.
-OWN, AUDIO = "own.", "sound."
+#: The prefixes of the self-attention and cross-attention caches in one dictionary.
+OWN, AUDIO = "own.", "audio."
 
 
 class WhisperLanguage:
@@ -26,14 +26,14 @@ class WhisperLanguage:
         self._rules = self._model.generation_config
 
     @torch.inference_mode()
-    def begin(self, parts: Sequence[Part], rows: Sequence[Tensor]) -> Begun:
-        """Prefill; the sound is not in the prompt: its keys and values lie in a cache beside it."""
+    def prefill(self, parts: Sequence[Part], rows: Sequence[Tensor]) -> Prefilled:
+        """Prefill. The audio is not in the prompt; its keys and values are in the cross-attention cache."""
         prompt = [self._rules.decoder_start_token_id, self._rules.no_timestamps_token_id]
         (window,) = rows
         past = EncoderDecoderCache(cache_of({}), cache_of({}))
         logits = self._logits(prompt, window[None], past)
         logits[self._rules.begin_suppress_tokens] = -torch.inf
-        return Begun(
+        return Prefilled(
             token=int(logits.argmax()),
             cache=cache_tensors(past.self_attention_cache, OWN)
             | cache_tensors(past.cross_attention_cache, AUDIO),
@@ -42,16 +42,16 @@ class WhisperLanguage:
         )
 
     @torch.inference_mode()
-    def go_on(self, token: int, cache: Tensors, *, delta: int, limit: int) -> list[int]:
-        """Decode token after token; ``delta`` is of other models."""
+    def decode(self, token: int, cache: Tensors, *, delta: int, limit: int) -> list[int]:
+        """Decode token by token. Whisper has no ``delta``."""
         past, tokens = EncoderDecoderCache(cache_of(cache, OWN), cache_of(cache, AUDIO)), [token]
-        no_rows = torch.empty(1, 0, self._model.config.d_model)  # asked for, but the cache is used instead
+        no_rows = torch.empty(1, 0, self._model.config.d_model)  # a required argument, but the cache is used
         while len(tokens) < limit and tokens[-1] != self._rules.eos_token_id:
             tokens.append(int(self._logits(tokens[-1:], no_rows, past).argmax()))
         return tokens
 
     def _logits(self, ids: list[int], rows: Tensor, past: EncoderDecoderCache) -> Tensor:
-        """[vocabulary] of the next token, without those that a transcript never has."""
+        """The logits [vocabulary] of the next token; tokens that a transcript never has are -inf."""
         decoder = self._model.model.decoder
         out = decoder(input_ids=torch.tensor([ids]), encoder_hidden_states=rows, cache=past, use_cache=True)
         logits: Tensor = self._model.proj_out(out.last_hidden_state[0, -1])

@@ -1,1 +1,1 @@
-"""The proof: small random checkpoints, transformers' own answer in one process, and both compared."""
+"""Compares the three processes with transformers in one process, on small random checkpoints."""

@@ -1,4 +1,4 @@
-"""What is asked of both sides: every kind of medium, and files that no other case of the same model has."""
+"""The prompts for both sides: every kind of medium, with embeddings that no earlier case of a model has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 MEDIA = Path(__file__).parents[2] / "media"
 SPEECH = "whisper"
 VISION = ("qwen2_5_vl", "qwen3_vl")
-#: Tokens of an answer; the longer sentence of the sample speech has 27.
+#: The most tokens of an answer; the longer sentence of the sample speech has 27.
 LIMIT = 28
 
 
@@ -17,7 +17,8 @@ LIMIT = 28
 class Case:
     """A prompt for a model: text and media, as ``prefill`` takes it.
 
-    ``sounds`` are heard beside it; ``known`` is how many of its embeddings an earlier case has made.
+    ``audios`` are the files with its audio sequences; ``known`` is how many of its embeddings an earlier case
+    has made.
     """
 
     name: str
@@ -27,13 +28,13 @@ class Case:
     known: int = 0
 
     def request(self, run: str) -> dict[str, Any]:
-        """The request of this case; ``run`` tells its runs apart."""
-        words = f"{self.model}-{self.name}-{run}".replace(" ", "-")
-        return {"request_id": words, "model": self.model, "parts": self.parts, "limit": LIMIT}
+        """The request of this case; ``run`` makes its id unique."""
+        request_id = f"{self.model}-{self.name}-{run}".replace(" ", "-")
+        return {"request_id": request_id, "model": self.model, "parts": self.parts, "limit": LIMIT}
 
 
 def all_cases() -> list[Case]:
-    """In an order in which each first run is cold, but for what a case says is known."""
+    """All cases, in an order in which each first run is cold, except for its ``known`` embeddings."""
     return [_speech(), *(case for model in VISION for case in _vision(model))]
 
 
@@ -43,9 +44,9 @@ def _speech() -> Case:
 
 def _vision(model: str) -> list[Case]:
     clip = "launch.mp4"
-    # Another rate gives other frames, so that no case finds another's embedding.
+    # Different rates give different frames, so no case finds the embedding of another.
     slow, slower = (_part("video", clip, audio_track="none", fps=fps) for fps in (1.5, 1.0))
-    known = int(model != VISION[0])  # the clip's sound has the same encoder in both models
+    known = int(model != VISION[0])  # the clip's audio has the same encoder in both models
     three = [_part("image", f"{name}.jpg") for name in ("coffee", "rocket", "astronaut")]
     return [
         Case("image", model, ("What is this? ", _part("image", "cat.jpg"), " It is ")),

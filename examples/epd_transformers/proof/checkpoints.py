@@ -1,4 +1,4 @@
-"""Small random Qwen2.5-VL and Qwen3-VL checkpoints of transformers' own classes; a tokenizer of bytes."""
+"""Makes small random Qwen2.5-VL and Qwen3-VL checkpoints with transformers' classes and a byte tokenizer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _TOKENS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a checkpoint has otherwise than the small ones: fields of the text and of the vision config."""
+    """Fields of the text and the vision config that replace those of the small checkpoints."""
 
     text: dict[str, Any]
     vision: dict[str, Any]
@@ -55,7 +55,7 @@ class Sizes:
 def make_qwen2_5_vl(
     folder: Path, *, seed: int = 3, sizes: Sizes | None = None, processor: dict[str, Any] | None = None
 ) -> None:
-    """Four vision blocks, two of them windowed, and four of the language model, or other ``sizes``."""
+    """Four vision blocks, two of them windowed, and four language layers, unless ``sizes`` says otherwise."""
     text = _TEXT | {"rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]}}
     vision = _VISION | {"depth": 4, "window_size": 112, "fullatt_block_indexes": [1, 3]}
     if sizes is not None:
@@ -70,7 +70,7 @@ def make_qwen2_5_vl(
 
 
 def make_qwen3_vl(folder: Path, *, seed: int = 1) -> None:
-    """Four vision blocks, of which two feed the first layers of the language model (deepstack)."""
+    """Four vision blocks, two of which feed the first layers of the language model (deepstack)."""
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [6, 5, 5], "mrope_interleaved": True}
     text = _TEXT | {"head_dim": 32, "rope_parameters": rope}
     vision = _VISION | {"depth": 4, "num_position_embeddings": 144, "deepstack_visual_indexes": [0, 2]}
@@ -82,7 +82,7 @@ def make_qwen3_vl(folder: Path, *, seed: int = 1) -> None:
 
 
 def _save(model: Any, processor: Any, folder: Path, seed: int) -> None:
-    """Weights so large that each token depends on all before it: a wrong row or position shows at once."""
+    """Save with weights so large that each token depends on all before: a wrong row or position shows."""
     generator = torch.Generator().manual_seed(seed)
     for name, weight in model.named_parameters():
         if name.endswith(("q_norm.weight", "k_norm.weight")):
@@ -93,13 +93,13 @@ def _save(model: Any, processor: Any, folder: Path, seed: int) -> None:
     model.eval().save_pretrained(folder)
     processor.save_pretrained(folder)
     written = json.loads((folder / "preprocessor_config.json").read_text("utf-8"))
-    # Frames as the published files have them, but sized as single pictures are.
+    # Published checkpoints have this file. Here frames get the size limits of single images.
     (folder / "video_preprocessor_config.json").write_text(json.dumps(written), "utf-8")
     _tokenizer().save_pretrained(folder)
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:
-    """A token a byte, and the special ones."""
+    """A tokenizer with one token per byte, plus the special tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {letter: number for number, letter in enumerate(alphabet)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))

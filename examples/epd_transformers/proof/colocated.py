@@ -1,7 +1,7 @@
-"""transformers' own answer in one process: published processors, whole models, ``generate()``. No epd.
+"""The reference without epd: published processors, whole models and ``generate()`` in one process.
 
-transformers' video processor needs torchvision, which cannot be imported beside this torch: frames are taken,
-sized and cut here by its rules.
+transformers' video processor needs torchvision, which cannot be imported with this torch. So frames are
+sampled, resized and cut into patches here, by its rules.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ RATE = 16_000
 
 @dataclass(frozen=True)
 class Generated:
-    """Greedy tokens. ``margin``: how far the nearest other logit was, at the closest call of all."""
+    """Greedy tokens. ``margin`` is the smallest gap between the two best logits over all tokens."""
 
     tokens: list[int]
     margin: float
 
 
 class ColocatedQwen:
-    """A Qwen-VL model with its vision tower."""
+    """A complete Qwen-VL model, with its vision tower."""
 
     def __init__(self, folder: Path) -> None:
         self._model: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
@@ -81,7 +81,7 @@ class ColocatedQwen:
         return inputs.pixel_values, self._known(Modality.IMAGE, tuple(inputs.image_grid_thw[0].tolist()))
 
     def _video(self, path: str, fps: float) -> tuple[Tensor, Metadata]:
-        read: Any = read_video_pyav  # its annotation names another Path
+        read: Any = read_video_pyav  # its annotation names a different Path
         frames, about = read(path, _sampled, fps=fps, unit=1 if self._family == "qwen3_vl" else 2)
         own = self._processor
         bounds = {"min_pixels": own.size["shortest_edge"], "max_pixels": own.size["longest_edge"]}
@@ -113,21 +113,21 @@ class ColocatedQwen:
 
 
 def _patches(values: Tensor, grid: tuple[int, int, int], patch: int) -> Tensor:
-    """Values [frames, height, width, 3] to flat patches, merge cell by merge cell, as the processor's."""
+    """Values [frames, height, width, 3] as flat patches, in the processor's order: by merge cell."""
     steps, rows, columns = grid
     cut = values.view(steps, 2, rows // 2, 2, patch, columns // 2, 2, patch, 3)
     return cut.permute(0, 2, 5, 3, 6, 8, 1, 4, 7).reshape(steps * rows * columns, -1)
 
 
 def _sampled(metadata: VideoMetadata, fps: float, unit: int) -> list[int]:
-    """A multiple of ``unit`` frames, evenly spread."""
+    """The indices of evenly spaced frames; their number is a multiple of ``unit``."""
     total = metadata.total_num_frames
     count = int(total / (metadata.fps or 1) * fps) // unit * unit
     return [int(place) for place in torch.linspace(0, total - 1, count).round()]
 
 
 class ColocatedWhisper:
-    """A Whisper model with its encoder."""
+    """A complete Whisper model, with its encoder."""
 
     def __init__(self, folder: Path) -> None:
         self._model: Any = AutoModelForSpeechSeq2Seq.from_pretrained(folder, dtype=torch.float32).eval()
@@ -135,14 +135,14 @@ class ColocatedWhisper:
 
     @torch.inference_mode()
     def generate(self, path: Path, limit: int) -> Generated:
-        """The tokens of a file's sound, of at most 30 s."""
+        """The tokens of a file's audio, of at most 30 s."""
         features = self._extractor(_audio(path), sampling_rate=RATE, return_tensors="pt").input_features
         out = self._model.generate(features, **_greedy(limit))
         return _generated(out, out.sequences.shape[1] - len(out.logits))
 
 
 def _audio(path: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """[samples] at 16 kHz, mono."""
+    """Mono samples [samples] at 16 kHz."""
     resampler = av.AudioResampler(format="flt", layout="mono", rate=RATE)
     with av.open(path) as container:
         pieces = [piece for frame in container.decode(audio=0) for piece in resampler.resample(frame)]

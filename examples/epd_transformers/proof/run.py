@@ -1,4 +1,4 @@
-"""Runs every case through the three processes, cold and from cache, and through transformers alone."""
+"""Runs every case through the three processes, cold and from the cache, and through transformers alone."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from examples.epd_transformers.proof.checkpoints import make_qwen2_5_vl, make_qw
 from examples.epd_transformers.proof.colocated import ColocatedQwen, ColocatedWhisper, Generated
 
 #: Seconds for one answer.
-PATIENCE = 120.0
+ANSWER_TIMEOUT = 120.0
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What came of a case. ``cold`` and ``again`` are tokens of each sequence; ``texts`` what they say."""
+    """The result of a case: tokens of each sequence, first ``cold`` and then ``again``, and their texts."""
 
     case: Case
     expected: tuple[Generated, ...]
@@ -31,19 +31,19 @@ class Proof:
 
     @property
     def is_equal(self) -> bool:
-        """Whether both runs gave ``generate()``'s tokens."""
+        """Whether both runs gave the tokens of ``generate()``."""
         wanted = [one.tokens for one in self.expected]
         return self.cold == wanted and self.again == wanted
 
     @property
     def was_cold_first(self) -> bool:
-        """Whether the first run had only what is known from the cache, and the second all."""
+        """Whether the first run found only the known embeddings in the cache, and the second run all."""
         first, second = self.cached
         return sum(first) == self.case.known and all(second)
 
 
 def prove(folder: Path, weights: Path) -> Iterator[Proof]:
-    """Start the processes, and run the cases one by one. ``weights`` is the folder of whisper-tiny.en."""
+    """Start the processes and run the cases one by one. ``weights`` is the folder of whisper-tiny.en."""
     checkpoints = {SPEECH: weights, **{model: folder / model for model in VISION}}
     for make, model in zip((make_qwen2_5_vl, make_qwen3_vl), VISION, strict=True):
         make(checkpoints[model])
@@ -57,7 +57,7 @@ def prove(folder: Path, weights: Path) -> Iterator[Proof]:
     )
     with Stack(options) as stack:
         stack.wait_ready()
-        kv = stack.media_dir / "kv"  # in shared memory; goes with the stack
+        kv = stack.media_dir / "kv"  # in shared memory; removed with the stack
         kv.mkdir()
         with EnginePair(epd=stack.api_url, kv=kv, checkpoints=checkpoints) as pair:
             for case in all_cases():
@@ -78,23 +78,23 @@ def _prove(case: Case, pair: EnginePair, expected: Callable[[Case], tuple[Genera
 
 def _answers(both: tuple[Future[Answer], Future[Answer]]) -> tuple[Answer, Answer]:
     prefill, decode = both
-    return prefill.result(PATIENCE), decode.result(PATIENCE)
+    return prefill.result(ANSWER_TIMEOUT), decode.result(ANSWER_TIMEOUT)
 
 
 class _Expected:
-    """transformers' own answers; models are loaded once."""
+    """The answers of transformers alone; each model is loaded once."""
 
     def __init__(self, checkpoints: dict[str, Path]) -> None:
         self._qwens = {model: ColocatedQwen(checkpoints[model]) for model in VISION}
         self._whisper = ColocatedWhisper(checkpoints[SPEECH])
 
     def __call__(self, case: Case) -> tuple[Generated, ...]:
-        seen = [self._qwens[case.model].generate(case.parts, LIMIT)] if case.model in VISION else []
-        return (*seen, *(self._whisper.generate(audio, LIMIT) for audio in case.audios))
+        vision = [self._qwens[case.model].generate(case.parts, LIMIT)] if case.model in VISION else []
+        return (*vision, *(self._whisper.generate(audio, LIMIT) for audio in case.audios))
 
 
 def _write_config(folder: Path, checkpoints: dict[str, Path]) -> Path:
-    """An epd.toml with an encoder for each checkpoint, and a model of the same name."""
+    """Write an epd.toml with an encoder and a model for each checkpoint, under the same name."""
     lines = [f'default_model = "{SPEECH}"']
     for name, path in checkpoints.items():
         lines += [

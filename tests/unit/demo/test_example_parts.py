@@ -18,7 +18,7 @@ from epd.contracts.responses import ItemAnswer, PartAnswer
 from examples.epd_transformers.engine import serve
 from examples.epd_transformers.prefill import handoff_of, prompts_of
 from examples.epd_transformers.qwen_prompt import PADS, Prompt, model_inputs, step_times
-from examples.epd_transformers.sequence import Begun, cache_of, cache_tensors, save_caches, take_caches
+from examples.epd_transformers.sequence import Prefilled, cache_of, cache_tensors, save_caches, take_caches
 
 KEY = "ab" * 32
 PAD, BEGIN, END = 1001, 1002, 1003
@@ -90,8 +90,8 @@ def test_audios_are_sequences_beside_the_prompt() -> None:
 
 def test_the_handoff_says_where_each_row_stands() -> None:
     prompt = Prompt(Letters(), ["ab", IMAGE, VIDEO], family="qwen3_vl")
-    seen = Begun(token=5, cache={}, prompt_tokens=len(prompt.ids), runs=tuple(prompt.runs), delta=-7)
-    heard = Begun(token=6, cache={}, prompt_tokens=2, runs=((),))
+    seen = Prefilled(token=5, cache={}, prompt_tokens=len(prompt.ids), runs=tuple(prompt.runs), delta=-7)
+    heard = Prefilled(token=6, cache={}, prompt_tokens=2, runs=((),))
     said = handoff_of([["ab", IMAGE, VIDEO], [AUDIO]], [seen, heard], limit=9)
     image, video, audio = said.items
     assert (image.offset, image.length, image.spans) == (3, 6, None)
