@@ -67,8 +67,8 @@ def show_nearest(client: Client, job: JobAnswer, console: Console) -> None:
 def show_transcripts(client: Client, job: JobAnswer, decoder: Path, console: Console) -> None:
     """Show the transcripts of the video's audio track and of the audio file, and check their error rates."""
     items = {item_name(item): item for item in job.items}
-    heard = {CLIP: _audio_track(items[CLIP]), AUDIO: _embedding(items[AUDIO])}
-    for name, embedding in heard.items():
+    spoken = {CLIP: _audio_track(items[CLIP]), AUDIO: _embedding(items[AUDIO])}
+    for name, embedding in spoken.items():
         with console.status(f"decoding the speech of {name}"):
             text = transcribe(client.embedding(embedding.key), decoder)
         rate = word_error_rate(reference_texts()[name], text)

@@ -77,7 +77,7 @@ def guess_type(name: str) -> str:
     """``image``, ``video`` or ``audio``, from the ending of a name or the type of a data URI.
 
     Raises:
-        InvalidRequest: the type cannot be told.
+        InvalidRequest: the name does not show a type.
     """
     if is_url(name) and name[:5].lower() == "data:":
         family = name[5:].split("/", 1)[0].lower()

@@ -1,1 +1,1 @@
-"""Metrics, traces, logs and heartbeats: what a process tells of itself."""
+"""Metrics, traces, logs and heartbeats: what a process reports about itself."""

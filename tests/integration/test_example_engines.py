@@ -86,7 +86,7 @@ def test_decode_reaches_epd_and_nothing_else() -> None:
 _OFFLINE = """
 import socket, sys
 from examples.epd_transformers import decode
-from examples.epd_transformers.offline import NetworkIsOff
+from examples.epd_transformers.decode import NetworkIsOff
 
 def tell(reach):
     try:
