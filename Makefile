@@ -19,10 +19,10 @@ SEED ?= 1
 MINUTES ?= 10
 CHAOS_ARGS ?=
 
-.PHONY: help setup demo example test up chaos soak lint types contracts check pins clean
+.PHONY: help setup demo example test slow up chaos soak lint types contracts check pins clean
 
 help:
-	@echo "make setup | demo | example | test | up | chaos | soak | lint | types | contracts | check | clean"
+	@echo "make setup | demo | example | test | slow | up | chaos | soak | lint | types | contracts | check | clean"
 
 setup: $(STAMP)
 
@@ -51,6 +51,11 @@ up: $(STAMP)
 test: $(STAMP)
 	@$(BIN)/python -m demo.weights
 	@$(BIN)/python -m pytest -m "not gpu and not slow" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) $(TESTS)
+
+# What is too long for every change: whole benchmarks, every family, the rest of the chaos scenarios.
+slow: $(STAMP)
+	@$(BIN)/python -m demo.weights
+	@$(BIN)/python -m pytest -m "slow and not gpu" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) $(TESTS)
 
 # Processes are killed while they work. SEED=n is another storm; CHAOS_ARGS="--only NAME" is one scenario.
 chaos: $(STAMP)

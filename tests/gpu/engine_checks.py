@@ -21,7 +21,7 @@ from gpu_worker.engine.forward import EagerRunner, Runner
 from gpu_worker.engine.graphs.runner import GraphRunner
 from gpu_worker.engine.slot import Encoded, Failed, Slot
 from tests.gpu.batches import random_media
-from tests.gpu.site import TOO_MANY_WINDOWS, Site
+from tests.gpu.site import Site
 from tests.unit.engine_watcher import Watcher
 from tests.unit.graph_kit import graph_plan
 from tests.unit.slot_makers import NEVER
@@ -116,17 +116,18 @@ def check_engine_rows(
 def check_little_memory(site: Site, folder: Path) -> None:
     """A batch without room is halved until it fits; an item without room fails alone; the engine lives on."""
     encoder, media, watcher = site.encoder("whisper", folder), Media(folder / "blobs"), GatedWatcher()
+    too_many = site.too_many_windows
     with site.little_memory(encoder) as runner:
-        engine = engine_of(site, encoder, watcher, runner, items=TOO_MANY_WINDOWS)
-        slots = [media.slot(encoder, raw_audio(480_000)) for _ in range(1 + TOO_MANY_WINDOWS)]
+        engine = engine_of(site, encoder, watcher, runner, items=too_many)
+        slots = [media.slot(encoder, raw_audio(480_000)) for _ in range(1 + too_many)]
         for slot in slots:
             engine.submit(slot)
         watcher.gate.set()
         watcher.wait(len(slots), _PATIENCE)
         sizes = [one.batch_size for one in watcher.outcomes.values() if isinstance(one, Encoded)]
         assert len(sizes) == len(slots)
-        assert max(sizes) < TOO_MANY_WINDOWS
-        huge = media.slot(encoder, raw_audio(480_000 * 4 * TOO_MANY_WINDOWS))
+        assert max(sizes) < too_many
+        huge = media.slot(encoder, raw_audio(480_000 * 4 * too_many))
         engine.submit(huge)
         watcher.wait(len(slots) + 1, _PATIENCE)
         outcome = watcher.outcomes[huge.id]

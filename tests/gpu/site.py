@@ -20,8 +20,8 @@ from tests.gpu.batches import batch_of
 from tests.unit.graph_kit import EvenBackend
 from tests.unit.tiny_checkpoints import tiny_folder
 
-#: Windows of 30 s that the bounded memory has no room for at once, and has room for.
-TOO_MANY_WINDOWS, FEW_WINDOWS = 16, 4
+#: Windows of 30 s: the bounded memory has no room for so many at once, and has room for a quarter of them.
+_TOO_MANY_ON_CUDA, _TOO_MANY_ON_CPU = 16, 4
 
 #: How a device comes to have too little memory: gives the runner to use meanwhile.
 MemoryBound = Callable[[Encoder], AbstractContextManager[Runner]]
@@ -29,13 +29,17 @@ MemoryBound = Callable[[Encoder], AbstractContextManager[Runner]]
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """A device with its captures. ``even_backend`` chooses replays always; ``backend`` times both ways."""
+    """A device with its captures. ``even_backend`` chooses replays always; ``backend`` times both ways.
+
+    ``little_memory`` has no room for ``too_many_windows`` of speech at once.
+    """
 
     device: str
     dtype: str
     even_backend: Callable[[], GraphBackend]
     backend: Callable[[], GraphBackend]
     little_memory: MemoryBound
+    too_many_windows: int
 
     def encoder(self, family: str, folder: Path, *, dtype: str | None = None) -> Encoder:
         """A tiny encoder of this family on the device."""
@@ -66,7 +70,7 @@ class ForgetfulRunner(EagerRunner):
     """Has no memory for more windows than the bound has room for."""
 
     def run(self, encoder: Encoder, inputs: Inputs) -> Tensor:
-        if inputs.tensors["mel"].shape[0] > FEW_WINDOWS:
+        if inputs.tensors["mel"].shape[0] > _TOO_MANY_ON_CPU // 4:
             raise torch.OutOfMemoryError("the twin's memory is full")
         return super().run(encoder, inputs)
 
@@ -80,8 +84,8 @@ def _no_memory_on_cpu(encoder: Encoder) -> Iterator[Runner]:
 def _no_memory_on_cuda(encoder: Encoder) -> Iterator[Runner]:
     """Bound torch's memory to between what few windows reserve and what too many cannot do without."""
     device = torch.device(encoder.card.device)
-    few, _ = _memory_for(encoder, FEW_WINDOWS)
-    _, many = _memory_for(encoder, TOO_MANY_WINDOWS)
+    few, _ = _memory_for(encoder, _TOO_MANY_ON_CUDA // 4)
+    _, many = _memory_for(encoder, _TOO_MANY_ON_CUDA)
     assert many > few
     total = torch.cuda.get_device_properties(device).total_memory
     torch.cuda.set_per_process_memory_fraction((few + many) / 2 / total, device)
@@ -108,6 +112,7 @@ def cuda_site() -> Site:
     return Site(
         device="cuda:0", dtype="bfloat16", even_backend=lambda: EvenCudaBackend(device),
         backend=lambda: CudaBackend(device), little_memory=_no_memory_on_cuda,
+        too_many_windows=_TOO_MANY_ON_CUDA,
     )  # fmt: skip
 
 
@@ -116,5 +121,5 @@ def twin_site(dtype: str = "float32") -> Site:
     torch.set_num_threads(1)
     return Site(
         device="cpu", dtype=dtype, even_backend=EvenBackend, backend=TwinBackend,
-        little_memory=_no_memory_on_cpu,
+        little_memory=_no_memory_on_cpu, too_many_windows=_TOO_MANY_ON_CPU,
     )  # fmt: skip

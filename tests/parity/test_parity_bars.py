@@ -13,15 +13,18 @@ from tests.parity.comparison import BARS, Comparison, near_enough
 from tests.parity.media import ROOT
 from tests.parity.row_figures import bucket_figures
 from tests.parity.subjects import SUBJECTS
+from tests.quick import quick
 
 #: As many sizes as ``python -m tests.parity`` takes, and fewer pictures.
 SIZES = 500
 #: The real checkpoints follow the rules of their families' small ones.
 SIZES_OF_REAL = 40
 IMAGES = 12
+#: One of each kind: packed patches in windows, an image tower, windows of speech, packed speech.
+KINDS = ("qwen2_5_vl", "dinov2", "whisper", "qwen2_audio")
 
 
-@pytest.fixture(scope="module", params=SUBJECTS)
+@pytest.fixture(scope="module", params=quick(SUBJECTS, *KINDS))
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     torch.set_num_threads(1)
     folder: Path = tmp_path_factory.mktemp(request.param)

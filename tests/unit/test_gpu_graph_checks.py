@@ -10,6 +10,7 @@ from torch import Tensor
 from tests.gpu import graph_checks
 from tests.gpu.batches import FAMILIES
 from tests.gpu.site import twin_site
+from tests.quick import quick
 
 CHECKS = [
     graph_checks.check_bucket_edges,
@@ -22,7 +23,7 @@ CHECKS = [
 SMALL = {"check_bucket_edges": {"items": 3, "rows": 384}, "check_every_pair": {"items": 2, "rows": 320}}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", quick(FAMILIES, "dinov2", "qwen2_5_vl", "qwen2_5_omni_audio"))
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_graph_checks_on_the_twin(check: object, family: str, tmp_path: Path) -> None:
     assert callable(check)
