@@ -49,7 +49,7 @@ def measure(entries: int, few: int, repeats: int) -> IndexFigures:
     ):
         url = f"redis://127.0.0.1:{server.port}"
         kinds = [
-            _filled_bytes(FilledIndex(f"{url}/{database}"), _SAMPLE, modality)
+            _filled_bytes(FilledIndex(f"{url}/{database}"), min(_SAMPLE, entries), modality)
             for database, modality in enumerate(Modality, start=3)
         ]
         many, small = FilledIndex(f"{url}/1"), FilledIndex(f"{url}/2")

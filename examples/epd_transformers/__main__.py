@@ -10,6 +10,7 @@ import torch
 import transformers
 
 from demo.weights.ensure import ensure_weights
+from examples.epd_transformers.proof.cases import all_cases
 from examples.epd_transformers.proof.run import prove
 
 MODELS = Path(".epd/models")
@@ -23,7 +24,7 @@ def main() -> int:
     weights = ensure_weights(MODELS, say=print)["whisper-tiny.en"]
     equal = []
     with tempfile.TemporaryDirectory(prefix="epd-example-") as folder:
-        for proof in prove(Path(folder), weights):
+        for proof in prove(Path(folder), weights, all_cases()):
             equal.append(proof.is_equal)
             case, tokens = proof.case, sum(map(len, proof.cold))
             print(f"{case.model:10} {case.name:16} {tokens:3} tokens, equal: {str(proof.is_equal).lower()}")

@@ -8,11 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from transport_kit import ROOT
 
 KEYS = {"image_wall_ratio", "image_cpu_ratio", "video_wall_ratio", "video_cpu_ratio"}
 
 
+@pytest.mark.slow
 def test_the_figures_are_measured() -> None:
     """Figures of a loaded test machine say nothing, so only their presence and their kind are checked."""
     before = set(Path("/dev/shm").glob("epd-handoff-*"))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from transport_kit import ROOT
 
 from bench.hits.load import Request, Tally
@@ -17,6 +18,7 @@ BODY = (
 )
 
 
+@pytest.mark.slow
 def test_the_figures_are_measured() -> None:
     """Figures of a loaded test machine say nothing, so only their presence and their kind are checked."""
     before = set(Path("/dev/shm").glob("epd-hits-*"))

@@ -6,9 +6,11 @@ import json
 import subprocess
 import sys
 
+import pytest
 from transport_kit import ROOT
 
 
+@pytest.mark.slow
 def test_it_prints_its_ratios() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench.segments", "--json", "--rounds", "1"], cwd=ROOT, check=False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 from epd.stack.parts import StackOptions
 from epd.stack.stack import Stack
 from examples.epd_transformers.pair import Answer, EnginePair
-from examples.epd_transformers.proof.cases import LIMIT, SPEECH, VISION, Case, all_cases
+from examples.epd_transformers.proof.cases import LIMIT, SPEECH, VISION, Case
 from examples.epd_transformers.proof.checkpoints import make_qwen2_5_vl, make_qwen3_vl
 from examples.epd_transformers.proof.colocated import ColocatedQwen, ColocatedWhisper, Generated
 
@@ -42,11 +42,13 @@ class Proof:
         return sum(first) == self.case.known and all(second)
 
 
-def prove(folder: Path, weights: Path) -> Iterator[Proof]:
+def prove(folder: Path, weights: Path, cases: Sequence[Case]) -> Iterator[Proof]:
     """Start the processes and run the cases one by one. ``weights`` is the folder of whisper-tiny.en."""
-    checkpoints = {SPEECH: weights, **{model: folder / model for model in VISION}}
+    checkpoints = {SPEECH: weights}
     for make, model in zip((make_qwen2_5_vl, make_qwen3_vl), VISION, strict=True):
-        make(checkpoints[model])
+        if any(case.model == model for case in cases):
+            checkpoints[model] = folder / model
+            make(checkpoints[model])
     expected = _Expected(checkpoints)
     options = StackOptions(
         config=_write_config(folder, checkpoints),
@@ -60,7 +62,7 @@ def prove(folder: Path, weights: Path) -> Iterator[Proof]:
         kv = stack.media_dir / "kv"  # in shared memory; removed with the stack
         kv.mkdir()
         with EnginePair(epd=stack.api_url, kv=kv, checkpoints=checkpoints) as pair:
-            for case in all_cases():
+            for case in cases:
                 yield _prove(case, pair, expected)
 
 
@@ -85,7 +87,8 @@ class _Expected:
     """The answers of transformers alone; each model is loaded once."""
 
     def __init__(self, checkpoints: dict[str, Path]) -> None:
-        self._qwens = {model: ColocatedQwen(checkpoints[model]) for model in VISION}
+        seeing = [model for model in VISION if model in checkpoints]
+        self._qwens = {model: ColocatedQwen(checkpoints[model]) for model in seeing}
         self._whisper = ColocatedWhisper(checkpoints[SPEECH])
 
     def __call__(self, case: Case) -> tuple[Generated, ...]:
