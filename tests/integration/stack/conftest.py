@@ -110,9 +110,15 @@ def stack(tmp_path_factory: pytest.TempPathFactory, checkpoints: Path) -> Iterat
 
 
 def _stack(config: Path, folder: Path, broker_url: str | None) -> Stack:
-    return Stack(
-        StackOptions(config=config, data_dir=folder, flower_port=0, fetch_threads=8, broker_url=broker_url)
+    options = StackOptions(
+        config=config,
+        data_dir=folder,
+        flower_port=0,
+        fetch_threads=8,
+        broker_url=broker_url,
+        overrides={"EPD_TORCH_THREADS": "1"},
     )
+    return Stack(options)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ def make_slow_dinov2(folder: Path) -> Path:
     """Wide and deep enough that a batch of 32 takes long enough to be killed in."""
     torch.manual_seed(_SEED)
     config = Dinov2Config(
-        hidden_size=512, num_hidden_layers=8, num_attention_heads=8, image_size=518, patch_size=14
+        hidden_size=256, num_hidden_layers=8, num_attention_heads=4, image_size=518, patch_size=14
     )
     Dinov2Model(config).eval().save_pretrained(folder)
     return folder

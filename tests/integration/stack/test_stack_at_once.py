@@ -44,6 +44,7 @@ async def read_all(url: str, jobs: list[JobAnswer]) -> list[np.ndarray]:
 @torch.inference_mode()
 def single_results(folder: Path, images: list[bytes]) -> list[np.ndarray]:
     """Each image alone through transformers' own processor and model."""
+    torch.set_num_threads(1)
     model = Dinov2Model.from_pretrained(folder).eval()
     processor = BitImageProcessor(
         size={"shortest_edge": 256},

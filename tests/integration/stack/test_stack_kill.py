@@ -43,7 +43,7 @@ def test_sigkill_in_the_middle_of_a_batch(stack: Stack, client: Client) -> None:
     keys = {item.embedding.key for item in final.items if item.embedding}
     assert len(keys) == ITEMS
     for key in keys:
-        assert client.embedding(key).shape == (257, 512)
+        assert client.embedding(key).shape == (257, 256)
     wait_until(lambda: unacked(client) == 0, "all acked")
 
 

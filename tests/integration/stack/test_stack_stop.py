@@ -63,7 +63,10 @@ def test_a_stack_stops_under_load_and_its_work_is_ended_by_the_next(
     config = tmp_path / "epd.toml"
     config.write_text(CONFIG.format(folder=checkpoints))
     options = StackOptions(
-        config=config, data_dir=tmp_path, fetch_threads=4, overrides={"EPD_FETCH_ALLOW_HOSTS": "127.0.0.1"}
+        config=config,
+        data_dir=tmp_path,
+        fetch_threads=4,
+        overrides={"EPD_FETCH_ALLOW_HOSTS": "127.0.0.1", "EPD_TORCH_THREADS": "1"},
     )
     with photo_server() as url:
         with Stack(options) as stack, Client(stack.api_url) as client:

@@ -34,6 +34,7 @@ class Up:
         self.output = folder / "output"
         self.env_file = folder / "data" / "env"
         own = {"EPD_CONFIG": str(folder / "epd.toml"), "EPD_API_PORT": str(self.port)}
+        own |= {"EPD_TORCH_THREADS": "1"}
         command = [
             sys.executable,
             "-m",
