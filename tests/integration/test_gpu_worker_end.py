@@ -58,7 +58,7 @@ def assert_all_done_once(line: EncodeLine, messages: list[EncodeMessage], known:
 
 
 def test_sigterm_finishes_the_batch_and_gives_the_rest_back(line: EncodeLine, known: int) -> None:
-    """The first of these tests, since a worker that ends less gracefully may leave a blob until it is swept."""
+    """The first of these tests: a worker that ends less gracefully may leave a blob until it is swept."""
     worker = line.worker()
     messages = in_the_middle(line)
     assert line.end(worker, signal.SIGTERM) == 0

@@ -17,6 +17,7 @@ from gpu_worker.encoders.attention import Segments
 from gpu_worker.encoders.base import Capturable, Encoder, GraphForm, Inputs, SegmentRule
 from gpu_worker.encoders.qwen import parts as qwen_parts
 from gpu_worker.engine.graphs.buckets import StaticBuffers, fits, load_of, make_bucket
+from tests.quick import quick
 from tests.unit.graph_kit import EvenBackend, graph_plan, images_of, poisoned, warm_runner
 from tests.unit.tiny_checkpoints import tiny_encoder
 
@@ -35,7 +36,7 @@ BATCHES = [
 ]
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=quick(FAMILIES, "qwen2_5_vl"))
 def eye(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     torch.set_num_threads(1)
     return tiny_encoder(request.param, tmp_path_factory.mktemp("eye"))

@@ -11,6 +11,7 @@ from torch import Tensor
 from bench.gpu.twin_graphs import TwinBackend
 from gpu_worker.encoders.base import Capturable, Encoder
 from gpu_worker.engine.graphs.buckets import StaticBuffers, make_bucket
+from tests.quick import quick
 from tests.unit.graph_kit import audios_of, graph_plan, poisoned, warm_runner
 from tests.unit.tiny_checkpoints import tiny_encoder
 
@@ -18,7 +19,7 @@ from tests.unit.tiny_checkpoints import tiny_encoder
 BATCHES = [[0.5], [31.0, 2.0], [0.5], [4.01, 0.05, 7.77], [9.99], [2.03, 2.05], [0.05], [35.0]]
 
 
-@pytest.fixture(scope="module", params=["qwen2_audio", "qwen2_5_omni_audio"])
+@pytest.fixture(scope="module", params=quick(["qwen2_audio", "qwen2_5_omni_audio"], "qwen2_5_omni_audio"))
 def ear(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     torch.set_num_threads(1)
     return tiny_encoder(request.param, tmp_path_factory.mktemp("ear"))

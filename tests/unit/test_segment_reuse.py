@@ -17,6 +17,7 @@ from epd.contracts.job import SegmentUse
 from epd.store.records import SegmentPlace
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.service.tickets import TaskStatus
+from tests.quick import quick
 from tests.store_kit import Databases, Stores
 from tests.unit.encode_bench import wait_for
 from tests.unit.segment_rig import Rig
@@ -37,13 +38,13 @@ def frames(start: int, stop: int, size: tuple[int, int] = (60, 90)) -> NDArray[n
     return np.stack(film)
 
 
-@pytest.fixture(scope="module", params=["whisper", "qwen2_audio"])
+@pytest.fixture(scope="module", params=quick(["whisper", "qwen2_audio"], "whisper"))
 def ear(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     torch.set_num_threads(1)
     return tiny_encoder(request.param, tmp_path_factory.mktemp("ear"))
 
 
-@pytest.fixture(scope="module", params=["dinov2", "qwen2_5_vl", "qwen3_vl"])
+@pytest.fixture(scope="module", params=quick(["dinov2", "qwen2_5_vl", "qwen3_vl"], "qwen2_5_vl"))
 def eye(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     torch.set_num_threads(1)
     return tiny_encoder(request.param, tmp_path_factory.mktemp("eye"))
