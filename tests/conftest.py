@@ -46,8 +46,8 @@ class _BySetup(LoadFileScheduling):  # type: ignore[misc]
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _BySetup:
-    return _BySetup(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _BySetup | None:
+    return _BySetup(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")
