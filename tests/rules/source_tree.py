@@ -8,7 +8,9 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("epd", "tasks", "workers", "gpu_worker", "api", "demo", "bench", "examples")
+#: What is installed and serves. The rest of the packages shows or measures it.
+PRODUCT = ("epd", "tasks", "workers", "gpu_worker", "api")
+PACKAGES = (*PRODUCT, "demo", "bench", "examples")
 CODE_ENDINGS = {".py", ".lua", ".sh", ".html", ".css", ".js"}
 
 

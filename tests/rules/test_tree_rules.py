@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-import statistics
 from pathlib import Path
 
 import pytest
 
 from tests.rules.source_tree import PACKAGES, ROOT, code_files, name_of, python_files, strings_of, tree_of
 
-LONGEST, MEDIAN = 300, 130
+LONGEST = 300
 SHAPELESS = {"utils", "util", "helpers", "helper", "common", "misc"}
 READS_ENVIRONMENT = {"epd/settings.py"}
 #: May set variables for libraries before they load (thread counts), and read none.
@@ -32,10 +31,6 @@ def test_there_is_a_tree_to_check() -> None:
 
 def test_no_file_is_over_300_lines() -> None:
     assert {name_of(path): _lines(path) for path in code_files() if _lines(path) > LONGEST} == {}
-
-
-def test_the_median_file_is_short() -> None:
-    assert statistics.median(_lines(path) for path in python_files(*PACKAGES)) <= MEDIAN
 
 
 def test_no_module_is_named_after_nothing() -> None:
