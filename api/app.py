@@ -16,7 +16,6 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from api import handoff, status, uploads
-from api.body import ByteBudget
 from api.embeddings import cache_routes as cache
 from api.embeddings import routes as embeddings
 from api.embeddings.slices import SlicesRequest
@@ -28,7 +27,7 @@ from api.errors import SCHEMAS, Problem, install_error_handlers
 from api.jobs import routes as jobs
 from api.jobs.answers import CachedAnswers
 from api.jobs.completions import Completions
-from api.middleware import RequestLayer
+from api.requests import ByteBudget, RequestLayer
 from api.services import Publisher, Services
 from epd.config import Config, load_config
 from epd.contracts.handoff import HandoffRequest

@@ -13,9 +13,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import TypeAdapter, ValidationError
 
-from api.body import body_of, whole_body
 from api.errors import invalid_request, problems, seconds_text
 from api.jobs.completions import ClientConnection, Subscription, watched
+from api.requests import body_of, whole_body
 from api.services import PlainRoute, Served, Services, services_of
 from epd.contracts.errors import InvalidRequest, NotFound, StoreUnavailable
 from epd.contracts.handoff import REQUEST_ID, Handoff, HandoffReceipt, HandoffRequest, handoff_topic

@@ -13,11 +13,11 @@ from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from prometheus_client import CollectorRegistry
 
-from api.body import ByteBudget
 from api.encode.capacity import Capacity, QueueDepth
 from api.encode.plan import Planner
 from api.jobs.answers import CachedAnswers
 from api.jobs.completions import Completions
+from api.requests import ByteBudget
 from epd.config import Config
 from epd.contracts.messages import FetchMessage
 from epd.settings import Settings

@@ -12,8 +12,8 @@ from fastapi import APIRouter, Request
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from api.body import UPLOAD_SECONDS, body_chunks, stated_length
 from api.errors import problems
+from api.requests import UPLOAD_SECONDS, body_chunks, stated_length
 from api.services import Served, Services
 from epd.contracts.errors import EmptyMedia, InvalidRequest, MediaTooLarge
 from epd.contracts.media import BlobRef

@@ -1,7 +1,13 @@
-"""This process's context and download threads, created on first use and again after a fork."""
+"""What a worker process has once: its context and download threads, and the totals of its tasks.
+
+Context and threads are created on first use, and again after a fork. Totals are counted in the main process, for
+its heartbeat: tasks return what they did as ``{counter name: amount}``, and Celery gives the main process the
+``repr`` of that, from prefork children as well as from threads. So children need no other channel.
+"""
 
 from __future__ import annotations
 
+import ast
 import os
 import threading
 from collections.abc import Sequence
@@ -12,11 +18,17 @@ from epd.config import load_config
 from epd.contracts.messages import DecodeMessage, EncodeMessage, FetchMessage
 from epd.settings import settings
 from epd.store.open import open_store
+from epd.telemetry.counters import Count, Counters
 from tasks import publish
 from tasks.flow.context import Context
 
 #: Threads for downloads in one process, in addition to those of its tasks.
 _DOWNLOADS = 32
+
+#: What the tasks of this process have done.
+TOTALS = Counters()
+
+_CRASHES = {"epd.fetch": Count.FETCH_FAILURES, "epd.decode": Count.DECODE_FAILURES}
 
 
 class BrokerPublisher:
@@ -76,3 +88,20 @@ def _process_resources() -> _Resources:
             context = Context(own, load_config(own.config), open_store(own), BrokerPublisher())
             _resources = _Resources(context, ThreadPoolExecutor(_DOWNLOADS, "download"))
         return _resources
+
+
+def count_result(text: str, totals: Counters = TOTALS) -> None:
+    """Count the ``repr`` of what one run of a task returned. Names that are no counters are ignored."""
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return
+    for name, amount in value.items() if isinstance(value, dict) else ():
+        if name in set(Count) and isinstance(amount, int | float):
+            totals.add(Count(name), float(amount))
+
+
+def count_crash(task: str, totals: Counters = TOTALS) -> None:
+    """Count a run without a result: the task raised, or its child died."""
+    if task in _CRASHES:
+        totals.add(_CRASHES[task])

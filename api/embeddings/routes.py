@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
-from api.body import body_of, whole_body
 from api.embeddings.formats import (
     MEDIA_TYPES,
     Form,
@@ -29,6 +28,7 @@ from api.embeddings.slices import (
 )
 from api.embeddings.streaming import StreamedResponse, map_rows
 from api.errors import problems
+from api.requests import body_of, whole_body
 from api.services import Served, Services
 from epd.contracts.embedding import Entry, Metadata
 from epd.contracts.errors import NotFound

@@ -8,7 +8,6 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from api.body import body_of, whole_body
 from api.encode.plan import CachedItem, Plan
 from api.encode.request import OnDisconnect, named_model, parse_request
 from api.encode.submission import Submitted, submit
@@ -16,6 +15,7 @@ from api.errors import problems
 from api.jobs.actions import cancel_job, is_final, wait_job
 from api.jobs.answers import count_answer, job_answer
 from api.jobs.completions import watched
+from api.requests import body_of, whole_body
 from api.services import PlainRoute, Services, services_of
 from epd.contracts.job import JobView, PartId
 from epd.contracts.media import Modality

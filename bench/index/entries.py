@@ -17,8 +17,8 @@ from epd.contracts.media import Modality
 from epd.store import keys as names
 from epd.store.cache.entry import entry_text, ref_of
 from epd.store.cache.index import EmbeddingIndex, TierLimits
-from epd.store.connection import CHUNK_SIZE, Connection, chunks
-from epd.store.scripts import Argument, Command, Script, script_command
+from epd.store.connection import CHUNK_SIZE, Connection, chunks, script_command
+from epd.store.scripts import Argument, Command, Script
 
 _KEY, _DIGEST, _REVISION = "a" * 64, "b" * 64, "c" * 64
 _FRAMES = 60

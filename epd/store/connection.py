@@ -25,7 +25,7 @@ from redis.retry import Retry
 
 from epd.contracts.errors import SettingsError, StoreUnavailable
 from epd.contracts.wire import Wire
-from epd.store.scripts import Argument, Command, Script, load_scripts, script_command
+from epd.store.scripts import Argument, Command, Script, load_scripts
 
 logger = logging.getLogger(__name__)
 
@@ -176,3 +176,8 @@ def chunks(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
     """Cut items into chunks of at most ``CHUNK_SIZE``, in order."""
     for start in range(0, len(items), CHUNK_SIZE):
         yield items[start : start + CHUNK_SIZE]
+
+
+def script_command(script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Command:
+    """The command that runs a script. A server that does not know the script answers NOSCRIPT."""
+    return ("EVALSHA", load_scripts()[script].sha, len(keys), *keys, *args)

@@ -17,10 +17,10 @@ from epd.contracts.job import PartId, PartRecord, SegmentUse
 from epd.store import keys as redis_keys
 from epd.store.cache.entry import entry_text
 from epd.store.cache.index import EmbeddingIndex
-from epd.store.connection import Connection, chunks
+from epd.store.connection import Connection, chunks, script_command
 from epd.store.files.embedding_folder import EmbeddingFolder
 from epd.store.keys import milliseconds
-from epd.store.scripts import Argument, Command, Script, script_command
+from epd.store.scripts import Argument, Command, Script
 from epd.store.values import Claim, Completed, Waiter
 
 logger = logging.getLogger(__name__)

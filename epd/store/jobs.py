@@ -26,9 +26,9 @@ from redis.exceptions import RedisError
 from epd.contracts.errors import Internal, StoreUnavailable
 from epd.contracts.job import FINAL_STATES, JobRecord, JobView, Notice, PartId, PartRecord, Stage, State
 from epd.store import keys
-from epd.store.connection import Connection, answering, chunks, read_record
+from epd.store.connection import Connection, answering, chunks, read_record, script_command
 from epd.store.keys import milliseconds
-from epd.store.scripts import Argument, Command, Script, script_command
+from epd.store.scripts import Argument, Command, Script
 from epd.store.values import MAX_WATCHERS
 
 #: Shown for a part whose record was written by a version that this one cannot read.

@@ -21,8 +21,8 @@ from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import ResponseError
 
 from epd.contracts.errors import SettingsError, StoreUnavailable
-from epd.store.connection import RETRY_PAUSES, Connection, answering
-from epd.store.scripts import Argument, Command, Script, load_scripts, script_command
+from epd.store.connection import RETRY_PAUSES, Connection, answering, script_command
+from epd.store.scripts import Argument, Command, Script, load_scripts
 
 #: Calls under way at once on one socket. Each keeps the bytes of its commands in memory.
 _MAX_CALLS = 4096

@@ -9,9 +9,9 @@ from itertools import chain
 
 from epd.contracts.embedding import EncoderCard
 from epd.store import keys
-from epd.store.connection import Connection, read_record
+from epd.store.connection import Connection, read_record, script_command
 from epd.store.keys import milliseconds
-from epd.store.scripts import Script, script_command
+from epd.store.scripts import Script
 from epd.store.values import Heartbeat, SourceMemo
 
 #: Segment places in one script call. A server takes some thousands of arguments at once.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -69,11 +69,6 @@ class ScriptText:
 
     source: str
     sha: str
-
-
-def script_command(script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Command:
-    """The command that runs a script. A server that does not know the script answers NOSCRIPT."""
-    return ("EVALSHA", load_scripts()[script].sha, len(keys), *keys, *args)
 
 
 @lru_cache(maxsize=1)

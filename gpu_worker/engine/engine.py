@@ -19,10 +19,9 @@ from gpu_worker.encoders.base import Encoder
 from gpu_worker.engine.batcher import Budget, plan_slot
 from gpu_worker.engine.device import Device, DeviceHung, is_device_lost
 from gpu_worker.engine.forward import EagerRunner, ForwardPass, GraphFigures, Rows, Runner
-from gpu_worker.engine.pipeline import Pipeline
+from gpu_worker.engine.pipeline import Pipeline, Stager
 from gpu_worker.engine.replies import Replies
 from gpu_worker.engine.slot import Dropped, DropReason, Failed, Observer, Outcome, Planned, Settled, Slot
-from gpu_worker.engine.stager import Stager
 from gpu_worker.engine.staging import StagedItem
 from gpu_worker.engine.watchdog import Watchdog
 

@@ -24,10 +24,9 @@ from epd.contracts.messages import EncodeMessage
 from epd.telemetry.counters import Count
 from gpu_worker.engine.engine import Engine
 from gpu_worker.engine.slot import Dropped, DropReason, Failed, Outcome, Settled, Slot
-from gpu_worker.service.admission import Admission
 from gpu_worker.service.results import ResultWriter
 from gpu_worker.service.segment_cache import SegmentCache
-from gpu_worker.service.tickets import TaskResult, TaskStatus, Ticket, TicketLedger
+from gpu_worker.service.tickets import Admission, TaskResult, TaskStatus, Ticket, TicketLedger
 from tasks.flow.context import Context
 
 _log = logging.getLogger(__name__)

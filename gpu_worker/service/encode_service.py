@@ -19,7 +19,6 @@ from gpu_worker.engine.batcher import Budget
 from gpu_worker.engine.cuda_streams import open_device
 from gpu_worker.engine.engine import Engine
 from gpu_worker.engine.graphs.cuda_graph import GraphBackend
-from gpu_worker.service.admission import Admission
 from gpu_worker.service.dispatcher import Deliverer, Dispatcher
 from gpu_worker.service.health import (
     CardAnnouncer,
@@ -37,7 +36,7 @@ from gpu_worker.service.loading import (
 )
 from gpu_worker.service.results import ResultWriter, StoreRetry
 from gpu_worker.service.segment_cache import SegmentCache
-from gpu_worker.service.tickets import LeaseKeeper
+from gpu_worker.service.tickets import Admission, LeaseKeeper
 from gpu_worker.service.torch_threads import choose_threads
 from tasks.flow.context import Context
 

@@ -1,1 +1,1 @@
-"""What a Celery worker process does besides its tasks: start, background threads, counters, shutdown."""
+"""What a Celery worker process does besides its tasks: start, background threads, shutdown."""

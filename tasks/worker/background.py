@@ -17,9 +17,9 @@ from epd.store.open import Store, release_inline
 from epd.telemetry.counters import Count
 from tasks.flow.context import Context
 from tasks.flow.flights import waiter_message
+from tasks.process import TOTALS
 from tasks.publish import EXPIRY_GRACE
 from tasks.queue_depth import oldest_queued
-from tasks.worker.counters import TOTALS
 
 logger = logging.getLogger(__name__)
 

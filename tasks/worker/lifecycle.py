@@ -21,10 +21,9 @@ from epd.processes import PeriodicThread
 from epd.store.values import Heartbeat
 from epd.telemetry.heartbeat import HeartbeatThread
 from tasks.flow.context import Context
-from tasks.process import process_context
+from tasks.process import TOTALS, process_context
 from tasks.queues import DECODE, FETCH, consumed_kinds
 from tasks.worker.background import MoverThread, ReaperThread, process_reaper
-from tasks.worker.counters import TOTALS
 from tasks.worker.shutdown import bound_child_exit, stop_cold_between_ticks
 
 logger = logging.getLogger(__name__)

@@ -158,8 +158,8 @@ def test_an_upload_that_breaks_off_leaves_no_file(fleet: Fleet) -> None:
 
 
 def test_a_body_that_drips_is_given_up(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.body.BODY_SECONDS", 0.5)
-    monkeypatch.setattr("api.body.IDLE_SECONDS", 0.4)
+    monkeypatch.setattr("api.requests.BODY_SECONDS", 0.5)
+    monkeypatch.setattr("api.requests.IDLE_SECONDS", 0.4)
     server = fleet.serve()
     for pause in (0.1, 5):
         client = socket.create_connection(("127.0.0.1", server.port))

@@ -17,9 +17,8 @@ from epd.identity import content_digest, embedding_key, encoder_identity
 from epd.store.values import BlobKind, Waiter
 from gpu_worker.encoders.base import DecodeFacts, ItemPlan
 from gpu_worker.engine.slot import Encoded
-from gpu_worker.service.admission import Admission
 from gpu_worker.service.results import ResultWriter, StoreRetry
-from gpu_worker.service.tickets import Ticket
+from gpu_worker.service.tickets import Admission, Ticket
 from tests.store_kit import Stores
 from tests.unit.tasks.flow_kit import CONFIG, EYE, Bench
 

@@ -19,11 +19,10 @@ from gpu_worker.encoders.base import Encoder
 from gpu_worker.engine.batcher import Budget
 from gpu_worker.engine.device import CpuDevice
 from gpu_worker.engine.engine import Engine
-from gpu_worker.service.admission import Admission
 from gpu_worker.service.dispatcher import Dispatcher
 from gpu_worker.service.results import ResultWriter, StoreRetry
 from gpu_worker.service.segment_cache import SegmentCache
-from gpu_worker.service.tickets import TaskResult
+from gpu_worker.service.tickets import Admission, TaskResult
 from tests.store_kit import Stores
 from tests.unit.encode_bench import wait_for
 from tests.unit.tasks.flow_kit import CONFIG, Bench

@@ -28,10 +28,9 @@ from epd.contracts.errors import (
     SourceUnavailable,
 )
 from epd.identity import source_key
-from workers.fetch.caching import Reuse, reuse_of
 from workers.fetch.connection import Exchange, exchange, thread_session
 from workers.fetch.guard import Target, check_url
-from workers.fetch.transfer import copy_body, delay_of
+from workers.fetch.response import Reuse, copy_body, delay_of, reuse_of
 from workers.limits import FetchLimits
 
 logger = logging.getLogger(__name__)

@@ -20,12 +20,12 @@ from epd.contracts.errors import NotFound
 from epd.contracts.job import JobRecord, PartId, PartRecord
 from epd.store import keys as redis_keys
 from epd.store.cache.entry import read_entry
-from epd.store.connection import read_record
+from epd.store.connection import read_record, script_command
 from epd.store.files.embedding_folder import EmbeddingFolder, FileStamp
 from epd.store.files.tiers import TierFiles
 from epd.store.jobs import count_hits_command, create_command
 from epd.store.loop_connection import AsyncConnection
-from epd.store.scripts import Argument, Command, Script, script_command
+from epd.store.scripts import Argument, Command, Script
 from epd.store.values import SourceMemo
 
 #: Seconds for which a card is reused without reading it again. A missing card is read each time.

@@ -16,9 +16,9 @@ from epd.contracts.errors import InvalidRequest
 from epd.contracts.responses import CacheTotals, Tier, TierStats
 from epd.store import keys as redis_keys
 from epd.store.cache.entry import read_entry
-from epd.store.connection import Connection
+from epd.store.connection import Connection, script_command
 from epd.store.keys import milliseconds
-from epd.store.scripts import Argument, Command, Script, script_command
+from epd.store.scripts import Argument, Command, Script
 from epd.store.values import CacheEvent, CachePage, CacheRow, Indexed, StoreStats
 
 logger = logging.getLogger(__name__)

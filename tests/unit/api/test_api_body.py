@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from fastapi import Request
 
-from api.body import body_chunks
+from api.requests import body_chunks
 from epd.contracts.errors import InvalidRequest
 
 

@@ -22,15 +22,14 @@ from epd.contracts.messages import EncodeMessage, FetchMessage
 from epd.store.values import Claim
 from epd.telemetry.counters import Count, Counters
 from tasks.celery import app
-from tasks.failures import redo_later
 from tasks.flow.item import ItemRun, pause_of
 from tasks.poison import fail_document
+from tasks.process import count_crash, count_result
 from tasks.publish import EXPIRY_GRACE, task_id, task_options
 from tasks.queue_depth import lanes, oldest_of
 from tasks.queues import leave_encode_out_of_the_default, refuse_encode_in_ordinary_pools
-from tasks.stages import fetch
+from tasks.stages import fetch, redo_later
 from tasks.worker.background import Reaper
-from tasks.worker.counters import count_crash, count_result
 from tests.unit.tasks.flow_kit import Bench, MakeBench, png
 
 IMAGE = Modality.IMAGE
@@ -160,7 +159,7 @@ def test_a_first_delivery_and_a_single_item_are_fetched(
 
 
 def test_redo_publishes_or_gives_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.failures.PAUSE", 0.01)
+    monkeypatch.setattr("tasks.stages.PAUSE", 0.01)
     trouble, pauses = StoreUnavailable("away"), list[float]()
     redo_later(pauses.append, trouble)
     assert pauses == [0.01]

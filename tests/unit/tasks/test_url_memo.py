@@ -13,7 +13,7 @@ from epd.contracts.messages import FetchMessage
 from epd.identity import content_digest
 from tests.unit.tasks.flow_kit import Bench, MakeBench, png
 from tests.unit.tasks.page_site import Site
-from workers.fetch.caching import Reuse, reuse_of
+from workers.fetch.response import Reuse, reuse_of
 
 RED, BLUE = png((255, 0, 0)), png((0, 0, 255))
 IMAGE = Modality.IMAGE

@@ -15,7 +15,7 @@ from epd.contracts.errors import CallerFault
 from epd.contracts.media import Modality
 from epd.settings import Settings
 from workers.fetch.guard import check_url, is_allowed_host, is_public
-from workers.fetch.transfer import delay_of
+from workers.fetch.response import delay_of
 from workers.limits import decode_limits, fetch_limits
 
 
