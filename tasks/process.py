@@ -1,8 +1,8 @@
 """What a worker process has once: its context and download threads, and the totals of its tasks.
 
-Context and threads are created on first use, and again after a fork. Totals are counted in the main process, for
-its heartbeat: tasks return what they did as ``{counter name: amount}``, and Celery gives the main process the
-``repr`` of that, from prefork children as well as from threads. So children need no other channel.
+Context and threads are created on first use, and again after a fork. Totals are counted in the main process,
+for its heartbeat: tasks return what they did as ``{counter name: amount}``, and Celery gives the main process
+the ``repr`` of that, from prefork children as well as from threads. So children need no other channel.
 """
 
 from __future__ import annotations
