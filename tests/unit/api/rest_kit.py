@@ -1,4 +1,4 @@
-"""The application with a store of its own and a worker double behind it."""
+"""The application with a store and a worker double, and the embeddings that handoff tests refer to."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 from fastapi.testclient import TestClient
 
@@ -13,10 +15,18 @@ from api.app import create_app
 from api.encode.capacity import QueueDepth
 from api.services import Services
 from epd.config import Config
+from epd.contracts.job import PartId
+from epd.contracts.media import Modality
+from epd.contracts.messages import Wanted
 from epd.settings import Settings
 from epd.store.open import Store
+from epd.store.values import Completed
 from tests.api_worker_double import CONFIG, WorkerDouble, announce
 from tests.store_kit import Stores
+
+#: Keys of an image of five rows and of audio of seven.
+IMAGE, AUDIO = "c3" * 32, "d4" * 32
+HANDOFF_URL = "/v1/handoff/chatcmpl-9f:1"
 
 
 @dataclass
@@ -47,6 +57,21 @@ def running(folder: Path, stores: Stores, **overrides: object) -> Iterator[Rest]
     worker = WorkerDouble(store, config)
     depth = QueueDepth(lambda: dict(queues))
     app = create_app(settings, config=config, store=store, publisher=worker, depth=depth)
-    with TestClient(app) as client:
+    # What an application waits for at its end: its listener's current turn.
+    with patch("api.jobs.completions._LISTEN_SECONDS", 0.02), TestClient(app) as client:
         yield Rest(client, store, worker, settings, app.state.services, queues)
     worker.stop()
+
+
+def cache_image_and_audio(rest: Rest) -> Rest:
+    """Put the embeddings of ``IMAGE`` and ``AUDIO`` into the cache."""
+    for key, track in ((IMAGE, Modality.IMAGE), (AUDIO, Modality.AUDIO)):
+        wanted = Wanted(key=key, track=track, encoder="eye", encoder_identity="x")
+        entry = rest.worker.put(wanted, "e" * 64)
+        rest.store.flights.complete([Completed(entry, "0" * 32, PartId(0, track), {})])
+    return rest
+
+
+def handoff_body(*items: tuple[str, int, int], **fields: Any) -> dict[str, Any]:
+    """The body of a PUT, from a key, an offset and a length for each item."""
+    return {"items": [{"key": key, "offset": at, "length": length} for key, at, length in items], **fields}

@@ -14,24 +14,33 @@ from epd.contracts.errors import StoreUnavailable
 from epd.contracts.handoff import Handoff, HandoffRequest
 from epd.store.loop_connection import LoopConnection
 from tests.api_worker_double import HIDDEN
-from tests.unit.api.handoff_bodies import AUDIO, IMAGE, URL, body, keep
-from tests.unit.api.rest_kit import MakeRest, Rest
+from tests.unit.api.rest_kit import (
+    AUDIO,
+    HANDOFF_URL,
+    IMAGE,
+    MakeRest,
+    Rest,
+    cache_image_and_audio,
+    handoff_body,
+)
 
 GONE = "f6" * 32
 
 
 @pytest.fixture
 def kept(rest: Rest) -> Rest:
-    return keep(rest)
+    return cache_image_and_audio(rest)
 
 
-PROMPT = body((IMAGE, 4, 5), (AUDIO, 11, 7), mrope_position_delta=-3, prompt_tokens=20, extra={"seed": 7})
+PROMPT = handoff_body(
+    (IMAGE, 4, 5), (AUDIO, 11, 7), mrope_position_delta=-3, prompt_tokens=20, extra={"seed": 7}
+)
 
 
 def test_prefill_puts_and_decode_gets(kept: Rest) -> None:
-    put = kept.client.put(URL, json=PROMPT)
+    put = kept.client.put(HANDOFF_URL, json=PROMPT)
     assert put.status_code == 201, put.text
-    got = kept.client.get(URL)
+    got = kept.client.get(HANDOFF_URL)
     assert (got.status_code, got.headers["Content-Type"]) == (200, "application/json")
     assert put.json() == {"request_id": "chatcmpl-9f:1", "nbytes": len(got.content), "ttl": 600.0}
     found = Handoff.from_json(got.content)
@@ -48,50 +57,51 @@ def test_extra_comes_back_as_it_was(quiet: Rest) -> None:
     text = (
         '{"deep": ' + "[" * 100 + "]" * 100 + ', "big": 18446744073709551615, "half": 0.1, "odd": "\\u0000é"}'
     )
-    assert quiet.client.put(URL + "x", content='{"items": [], "extra": ' + text + "}").status_code == 201
-    assert quiet.client.get(URL + "x").json()["extra"] == json.loads(text)
+    put = quiet.client.put(HANDOFF_URL + "x", content='{"items": [], "extra": ' + text + "}")
+    assert put.status_code == 201
+    assert quiet.client.get(HANDOFF_URL + "x").json()["extra"] == json.loads(text)
 
 
 def test_the_same_again_is_200_and_another_409(kept: Rest) -> None:
-    assert [kept.client.put(URL, json=PROMPT).status_code for _ in range(3)] == [201, 200, 200]
-    other = kept.client.put(URL, json=PROMPT | {"mrope_position_delta": -4})
+    assert [kept.client.put(HANDOFF_URL, json=PROMPT).status_code for _ in range(3)] == [201, 200, 200]
+    other = kept.client.put(HANDOFF_URL, json=PROMPT | {"mrope_position_delta": -4})
     assert (other.status_code, other.json()["code"], other.json()["retryable"]) == (
         409,
         "handoff_conflict",
         False,
     )
-    assert kept.client.get(URL).json()["mrope_position_delta"] == -3
+    assert kept.client.get(HANDOFF_URL).json()["mrope_position_delta"] == -3
 
 
 def test_a_key_that_is_not_there_is_named(kept: Rest) -> None:
-    answer = kept.client.put(URL, json=body((IMAGE, 0, 5), (GONE, 5, 5)))
+    answer = kept.client.put(HANDOFF_URL, json=handoff_body((IMAGE, 0, 5), (GONE, 5, 5)))
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
     assert GONE in answer.json()["detail"]
     assert IMAGE not in answer.json()["detail"]
-    assert kept.client.get(URL).status_code == 404
+    assert kept.client.get(HANDOFF_URL).status_code == 404
 
 
 def test_metadata_from_an_answer_of_encode_may_be_given_along(kept: Rest) -> None:
     metadata = kept.client.get(f"/v1/metadata/{IMAGE}").json()
     kept.store.embeddings.remove([IMAGE])
     item = {"key": IMAGE, "offset": 0, "length": 5}
-    assert kept.client.put(URL, json={"items": [item]}).status_code == 404
-    assert kept.client.put(URL, json={"items": [item | {"metadata": metadata}]}).status_code == 201
-    assert kept.client.get(URL).json()["items"][0]["metadata"]["embedding_key"] == IMAGE
+    assert kept.client.put(HANDOFF_URL, json={"items": [item]}).status_code == 404
+    assert kept.client.put(HANDOFF_URL, json={"items": [item | {"metadata": metadata}]}).status_code == 201
+    assert kept.client.get(HANDOFF_URL).json()["items"][0]["metadata"]["embedding_key"] == IMAGE
 
 
 def test_one_second_is_one(quiet: Rest) -> None:
     assert seconds_text(1) == "1 second"
-    answer = quiet.client.get(URL, params={"wait": 1})
+    answer = quiet.client.get(HANDOFF_URL, params={"wait": 1})
     assert answer.json()["detail"] == "no handoff of that request id came within 1 second"
 
 
 def test_waits_are_bounded(quiet: Rest) -> None:
-    assert quiet.client.get(URL, params={"wait": 301}).status_code == 400
-    assert quiet.client.get(URL, params={"wait": -1}).status_code == 400
-    assert quiet.client.get(URL, params={"wait": "nan"}).status_code == 400
+    assert quiet.client.get(HANDOFF_URL, params={"wait": 301}).status_code == 400
+    assert quiet.client.get(HANDOFF_URL, params={"wait": -1}).status_code == 400
+    assert quiet.client.get(HANDOFF_URL, params={"wait": "nan"}).status_code == 400
     began = time.monotonic()
-    answer = quiet.client.get(URL, params={"wait": 0.3})
+    answer = quiet.client.get(HANDOFF_URL, params={"wait": 0.3})
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
     assert answer.json()["detail"].endswith("within 0.3 seconds")
     assert 0.29 < time.monotonic() - began < 3
@@ -110,7 +120,7 @@ def test_decode_may_come_first(kept: Rest) -> None:
     putting = threading.Thread(target=put_later)
     putting.start()
     began = time.monotonic()
-    answer = kept.client.get(URL, params={"wait": 30})
+    answer = kept.client.get(HANDOFF_URL, params={"wait": 30})
     putting.join(10)
     assert answer.status_code == 200, answer.text
     assert time.monotonic() - began < 4, "a notice woke it, not the look"
@@ -124,32 +134,32 @@ def test_a_missed_notice_costs_time_and_no_answer(kept: Rest, monkeypatch: pytes
         0.3, kept.store.handoffs.put, ("chatcmpl-9f:1", HandoffRequest.model_validate(PROMPT))
     )
     timer.start()
-    assert kept.client.get(URL, params={"wait": 20}).status_code == 200
+    assert kept.client.get(HANDOFF_URL, params={"wait": 20}).status_code == 200
 
 
 def test_too_many_waits_are_refused(kept: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept.services.completions, "_limit", 0)
-    answer = kept.client.get(URL, params={"wait": 1})
+    answer = kept.client.get(HANDOFF_URL, params={"wait": 1})
     assert (answer.status_code, answer.json()["code"]) == (429, "overloaded")
-    assert kept.client.put(URL, json=PROMPT).status_code == 201
-    assert kept.client.get(URL).status_code == 200, "who does not wait is not refused"
+    assert kept.client.put(HANDOFF_URL, json=PROMPT).status_code == 201
+    assert kept.client.get(HANDOFF_URL).status_code == 200, "who does not wait is not refused"
 
 
 def test_deleting_is_idempotent_and_frees_the_id(kept: Rest) -> None:
-    kept.client.put(URL, json=PROMPT)
-    assert [kept.client.delete(URL).status_code for _ in range(2)] == [204, 204]
-    assert kept.client.get(URL).status_code == 404
-    assert kept.client.put(URL, json=PROMPT | {"mrope_position_delta": 1}).status_code == 201
+    kept.client.put(HANDOFF_URL, json=PROMPT)
+    assert [kept.client.delete(HANDOFF_URL).status_code for _ in range(2)] == [204, 204]
+    assert kept.client.get(HANDOFF_URL).status_code == 404
+    assert kept.client.put(HANDOFF_URL, json=PROMPT | {"mrope_position_delta": 1}).status_code == 201
 
 
 def test_it_ends_with_its_time(make_rest: MakeRest) -> None:
-    rest = keep(make_rest(handoff_ttl=0.2))
-    assert rest.client.put(URL, json=PROMPT).json()["ttl"] == 0.2
+    rest = cache_image_and_audio(make_rest(handoff_ttl=0.2))
+    assert rest.client.put(HANDOFF_URL, json=PROMPT).json()["ttl"] == 0.2
     end = time.monotonic() + 5
-    while rest.client.get(URL).status_code == 200:
+    while rest.client.get(HANDOFF_URL).status_code == 200:
         assert time.monotonic() < end
         time.sleep(0.02)
-    assert rest.client.get(URL).status_code == 404
+    assert rest.client.get(HANDOFF_URL).status_code == 404
 
 
 def test_it_is_documented(quiet: Rest) -> None:
@@ -163,12 +173,12 @@ def test_it_is_documented(quiet: Rest) -> None:
 def test_what_is_there_takes_neither_a_thread_nor_a_subscription(
     kept: Rest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept.client.put(URL, json=PROMPT)
-    plain = kept.client.get(URL).content
+    kept.client.put(HANDOFF_URL, json=PROMPT)
+    plain = kept.client.get(HANDOFF_URL).content
     monkeypatch.setattr(Services, "call", None)
     monkeypatch.setattr(kept.services.completions, "_limit", 0)
     for query in ("", "?wait=30", "?wait=0"):
-        answer = kept.client.get(URL + query)
+        answer = kept.client.get(HANDOFF_URL + query)
         assert (answer.status_code, answer.content) == (200, plain)
         assert answer.headers["X-Request-Id"]
     monkeypatch.undo()
@@ -178,22 +188,22 @@ def test_what_is_there_takes_neither_a_thread_nor_a_subscription(
 
 @pytest.mark.parametrize("query", ["?wait=1.5", "?wait=1&x=2", "?wait=%31", "?wait=+1", "?wait=x&wait=1"])
 def test_a_wait_may_be_written_in_other_ways(kept: Rest, query: str) -> None:
-    kept.client.put(URL, json=PROMPT)
-    assert kept.client.get(URL + query).status_code == 200
+    kept.client.put(HANDOFF_URL, json=PROMPT)
+    assert kept.client.get(HANDOFF_URL + query).status_code == 200
 
 
 @pytest.mark.parametrize(
     ("path", "detail"),
     [
-        (f"{URL}?wait=soon", "wait: input should be a valid number, unable to parse string as a number"),
-        (f"{URL}?wait=", "wait: input should be a valid number, unable to parse string as a number"),
-        (f"{URL}?wait=-1", "wait: input should be greater than or equal to 0"),
-        (f"{URL}?wait=inf", "wait: input should be a finite number"),
-        ("/v1/handoff/a%20b?wait=-1", "request_id: string should match pattern"),
+        ("r1?wait=soon", "wait: input should be a valid number, unable to parse string as a number"),
+        ("r1?wait=", "wait: input should be a valid number, unable to parse string as a number"),
+        ("r1?wait=-1", "wait: input should be greater than or equal to 0"),
+        ("r1?wait=inf", "wait: input should be a finite number"),
+        ("a%20b?wait=-1", "request_id: string should match pattern"),
     ],
 )
 def test_parameters_are_checked_and_named(quiet: Rest, path: str, detail: str) -> None:
-    answer = quiet.client.get(path)
+    answer = quiet.client.get(f"/v1/handoff/{path}")
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
     assert answer.json()["detail"].startswith(detail)
 
@@ -203,7 +213,7 @@ def test_a_store_that_does_not_answer_is_503(kept: Rest, monkeypatch: pytest.Mon
         raise StoreUnavailable("the store does not answer")
 
     monkeypatch.setattr(type(kept.store.async_handoffs), "get", down)
-    answer = kept.client.get(URL)
+    answer = kept.client.get(HANDOFF_URL)
     assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
     assert answer.headers["Retry-After"]
 
@@ -212,7 +222,7 @@ def test_a_server_behind_tls_is_asked_in_a_thread(
     make_rest: MakeRest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LoopConnection, "supports", lambda _: False)
-    kept = keep(make_rest())
-    kept.client.put(URL, json=PROMPT)
-    assert kept.client.get(URL).status_code == 200
-    assert kept.client.get(f"{URL}x?wait=0.1").status_code == 404
+    kept = cache_image_and_audio(make_rest())
+    kept.client.put(HANDOFF_URL, json=PROMPT)
+    assert kept.client.get(HANDOFF_URL).status_code == 200
+    assert kept.client.get(f"{HANDOFF_URL}x?wait=0.1").status_code == 404

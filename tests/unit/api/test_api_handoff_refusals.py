@@ -7,13 +7,12 @@ import json
 import pytest
 
 from api import handoff as route
-from tests.unit.api.handoff_bodies import AUDIO, IMAGE, URL, body, keep
-from tests.unit.api.rest_kit import Rest
+from tests.unit.api.rest_kit import AUDIO, HANDOFF_URL, IMAGE, Rest, cache_image_and_audio, handoff_body
 
 
 @pytest.fixture
 def kept(rest: Rest) -> Rest:
-    return keep(rest)
+    return cache_image_and_audio(rest)
 
 
 @pytest.mark.parametrize(
@@ -40,16 +39,16 @@ def kept(rest: Rest) -> Rest:
         ('{"items": [], "extra": {"x": NaN}}', "extra: not JSON: a number that no"),
         ('{"items": [], "extra": {"x": 1e400}}', "extra: not JSON: a number that no"),
         (
-            json.dumps(body((IMAGE, 0, 0))).replace("}]", f', "spans": [[0, {1 << 70}], [9, 1]]}}]'),
+            json.dumps(handoff_body((IMAGE, 0, 0))).replace("}]", f', "spans": [[0, {1 << 70}], [9, 1]]}}]'),
             "items[0].spans[0][1]",
         ),
         ('{"items": [' + ",".join(["{}"] * 257) + "]}", "items"),
-        (json.dumps(body((IMAGE, 0, -1))), "items[0].length"),
+        (json.dumps(handoff_body((IMAGE, 0, -1))), "items[0].length"),
         (json.dumps({"items": [{"key": IMAGE, "offset": 0, "length": 1, "row": 2}]}), "items[0].row"),
     ],
 )
 def test_a_malformed_body_is_refused_and_named(quiet: Rest, text: str, named: str) -> None:
-    answer = quiet.client.put(URL, content=text)
+    answer = quiet.client.put(HANDOFF_URL, content=text)
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request"), answer.text
     assert named in answer.json()["detail"]
 
@@ -70,17 +69,17 @@ def test_metadata_that_cannot_be_is_refused_and_named(
 ) -> None:
     metadata = kept.client.get(f"/v1/metadata/{IMAGE}").json() | {field: value}
     item = {"key": IMAGE, "offset": 0, "length": 5, "metadata": metadata}
-    answer = kept.client.put(URL, json={"items": [item]})
+    answer = kept.client.put(HANDOFF_URL, json={"items": [item]})
     assert (answer.status_code, named in answer.text) == (400 if named else 201, True), answer.text
 
 
 def test_wrong_counts_and_overlaps_are_refused(kept: Rest) -> None:
-    wrong = kept.client.put(URL, json=body((IMAGE, 4, 6)))
+    wrong = kept.client.put(HANDOFF_URL, json=handoff_body((IMAGE, 4, 6)))
     said = "items[0]: 6 placeholders at 4, 5 rows: length may be 5 or 0"
     assert (wrong.status_code, wrong.json()["detail"]) == (400, said)
-    overlap = kept.client.put(URL, json=body((IMAGE, 4, 5), (AUDIO, 8, 7)))
+    overlap = kept.client.put(HANDOFF_URL, json=handoff_body((IMAGE, 4, 5), (AUDIO, 8, 7)))
     assert (overlap.status_code, "overlap" in overlap.json()["detail"]) == (400, True)
-    assert kept.client.get(URL).status_code == 404
+    assert kept.client.get(HANDOFF_URL).status_code == 404
 
 
 ODD_IDS = ["a" * 129, "a b", "a%0ab", "a%0a", "ä", "a*", "%2e%2e%2fjobs", "%2e%2e", "-a"]
@@ -95,6 +94,6 @@ def test_an_id_is_short_and_plain(quiet: Rest, name: str) -> None:
 
 def test_the_body_is_bounded(quiet: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route, "MAX_BODY", 1000)
-    answer = quiet.client.put(URL, content=b" " * 1001)
+    answer = quiet.client.put(HANDOFF_URL, content=b" " * 1001)
     assert (answer.status_code, answer.json()["code"]) == (413, "media_too_large")
     assert quiet.services.bodies.held == 0

@@ -1,13 +1,17 @@
-"""POST /v1/media: raw and as a form, in pieces, capped, whole or not at all."""
+"""``POST /v1/media``: raw and as a form, in pieces, limited in size and time, stored whole or not at all."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fastapi import Request
 
+from api.body import body_chunks
+from epd.contracts.errors import InvalidRequest
 from tests.unit.api.rest_kit import MakeRest, Rest
 
 DATA = bytes(range(256)) * 9000  # 2.3 MB: more than one piece
@@ -93,3 +97,21 @@ def test_no_room(make_rest: MakeRest) -> None:
     assert (answer.status_code, answer.json()["code"]) == (503, "blob_space_full")
     assert answer.headers["Retry-After"]
     assert files_of(rest) == []
+
+
+def test_a_body_that_never_ends_and_never_lets_wait_is_given_up_in_time() -> None:
+    pieces = 0
+
+    async def receive() -> dict[str, object]:
+        nonlocal pieces
+        pieces += 1
+        assert pieces < 1_000_000, "it is read for ever"
+        return {"type": "http.request", "body": b"", "more_body": True}
+
+    async def read() -> None:
+        request = Request({"type": "http", "headers": []}, receive)
+        async for _ in body_chunks(request, limit=1, seconds=0.05):
+            pass
+
+    with pytest.raises(InvalidRequest, match="too slowly"):
+        asyncio.run(read())

@@ -12,7 +12,10 @@ from epd.contracts.errors import StoreUnavailable
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("down"), RuntimeError("a bug"), OSError("no socket")])
-def test_any_failed_reading_is_trouble_until_one_succeeds(error: Exception) -> None:
+def test_any_failed_reading_is_trouble_until_one_succeeds(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.encode.capacity.READING_SECONDS", 0.02)
     failing = False
 
     def count() -> Mapping[str, int]:

@@ -1,4 +1,4 @@
-"""The demo's table, samples, photo server and its look for leftovers."""
+"""The demo's table, samples, photo server and scores, and its search for leftovers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from io import StringIO
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from rich.console import Console
 
 from demo import leftovers
 from demo.leftovers import Leftovers, shm_names
-from demo.results import job_table
+from demo.results import cosine, job_table, rank, transcribe, word_error_rate
 from demo.samples import MEDIA, demo_samples, reference_texts, served_photo
 from demo.scenes import Encoded, summed
 from epd.cli.tables import TIME_COLUMNS
@@ -119,3 +120,42 @@ def test_batches_are_summed_over_workers_and_encoders() -> None:
     two = worker("b", encode_batches__x=3, encode_items__x=4, encode_batch_peak__x=4, later_counter=7)
     assert summed([one, two]) == Encoded(batches=6, items=14)
     assert summed([]) == Encoded(batches=0, items=0)
+
+
+@pytest.mark.parametrize(
+    ("reference", "said", "rate"),
+    [
+        ("Mr. John came.", "mister john came", 0.0),
+        ("ill-disposed", "Ill disposed!", 0.0),
+        ("one two three four", "one three four", 0.25),
+        ("one two three four", "one two too three four", 0.25),
+        ("one two three four", "one two three five", 0.25),
+        ("one", "", 1.0),
+        ("one", "a b c", 3.0),
+    ],
+)
+def test_word_error_rate(reference: str, said: str, rate: float) -> None:
+    assert word_error_rate(reference, said) == pytest.approx(rate)
+
+
+def test_a_reference_without_words_is_refused() -> None:
+    with pytest.raises(ValueError, match="no word"):
+        word_error_rate("...", "hello")
+
+
+def test_part_of_a_window_is_refused() -> None:
+    from pathlib import Path
+
+    with pytest.raises(ValueError, match="1499 rows"):
+        transcribe(np.zeros((1499, 4), np.float32), Path("nowhere"))
+
+
+def test_rank_puts_the_nearest_first() -> None:
+    query = np.array([[1.0, 0.0], [9.0, 9.0]])
+    others = {"far": np.array([[-1.0, 0.1]]), "near": np.array([[2.0, 0.1]]), "side": np.array([[0.0, 3.0]])}
+    assert [name for name, _ in rank(query, others)] == ["near", "side", "far"]
+
+
+def test_cosine_ignores_length_and_survives_zero() -> None:
+    assert cosine(np.array([3.0, 4.0]), np.array([0.6, 0.8])) == pytest.approx(1.0)
+    assert cosine(np.zeros(2), np.ones(2)) == 0.0

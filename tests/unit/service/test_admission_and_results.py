@@ -1,4 +1,4 @@
-"""Admission and reply over a store: every way in which an encode message can end."""
+"""Admission and results over a store: every way in which an encode message can end."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import pytest
 
 from epd.contracts.errors import BlobMissing, EncodeFailed, StoreUnavailable
 from epd.contracts.job import ErrorInfo, PartRecord, State
+from epd.contracts.media import RawAudio, RawFrames, RawMedia
 from epd.contracts.messages import MAX_ATTEMPTS
 from epd.store.files.embedding_file import open_embedding
 from epd.store.values import Completed
 from gpu_worker.engine.slot import Dropped, DropReason, Failed
+from gpu_worker.service.results import entry_of
 from gpu_worker.service.tickets import TaskStatus
 from tests.store_kit import Stores
 from tests.unit.encode_bench import EncodeBench, again, encoded
@@ -189,3 +191,21 @@ def test_a_store_that_is_away_past_the_deadline_ends_in_a_failure(bench: EncodeB
     (result,) = bench.writer.settle([(ticket, encoded())])
     assert result.status is TaskStatus.FAILED
     assert isinstance(result.error, StoreUnavailable)
+
+
+@pytest.mark.parametrize("kind", [RawFrames, RawAudio])
+@pytest.mark.parametrize("partial", [True, False])
+def test_a_file_that_broke_off_is_said_to_be_partial(
+    tmp_path: Path, stores: Stores, kind: type[RawMedia], partial: bool
+) -> None:
+    bench = EncodeBench(tmp_path, stores)
+    message = bench.ticket(1).message
+    blob = message.raw.blob
+    raw: RawMedia = RawAudio(blob=blob, samples=8, sample_rate=4, partial=partial)
+    if kind is RawFrames:
+        raw = RawFrames(
+            blob=blob, frames=1, height=4, width=6, original_size=(6, 4), timestamps=(0.0,),
+            duration=1.0, sampled_fps=1.0, source_frames=1, partial=partial,
+        )  # fmt: skip
+    entry = entry_of(message.model_copy(update={"raw": raw}), bench.card, encoded(3))
+    assert entry.metadata.partial is partial

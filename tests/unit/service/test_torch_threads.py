@@ -93,9 +93,10 @@ def test_a_slow_encoder_is_tried_once(monkeypatch: pytest.MonkeyPatch, eye: Enco
 
         def warm_up(self) -> None:
             self.tries += 1
-            time.sleep(0.6)
+            time.sleep(0.06)
 
     monkeypatch.setattr(threads, "core_share", lambda _share: 2)
+    monkeypatch.setattr(threads, "_TRY_SECONDS", 0.05)
     slow = Slow()
     choose_threads(0, {"eye": slow})  # type: ignore[dict-item]
     assert slow.tries == 3  # one that warms up, one for each number of threads

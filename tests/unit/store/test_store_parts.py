@@ -1,15 +1,18 @@
-"""The record of a finished part, put together from texts: the same as what the model itself writes."""
+"""The store's parts that need no server: texts of finished parts, chunks of keys, error messages."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
+from redis._parsers.base import BaseParser
+from redis.exceptions import ConnectionError as ConnectionLost
 
 from epd.contracts.embedding import AudioTrackInfo, EmbeddingRef, Entry, Metadata
+from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import PartRecord, SegmentUse
 from epd.contracts.media import Modality
-from epd.store.connection import CHUNK_SIZE, chunks
+from epd.store.connection import CHUNK_SIZE, answering, chunks
 from epd.store.flights import done_text
 
 KEY = "c" * 64
@@ -50,3 +53,23 @@ def test_chunks_hold_all_in_order(count: int) -> None:
     parts = list(chunks(range(count)))
     assert [one for part in parts for one in part] == list(range(count))
     assert all(0 < len(part) <= CHUNK_SIZE for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ("MISCONF Errors writing to the AOF file: No space left on device", "the store refuses (MISCONF)"),
+        ("OOM command not allowed when used memory > 'maxmemory'.", "the store refuses (OOM)"),
+        ("ERR unknown command for key 10.0.0.7", "the store refuses (ERR)"),
+        ("something else of 10.0.0.7", "the store refuses (error)"),
+    ],
+)
+def test_a_refusal_is_told_by_its_code_alone(answer: str, told: str) -> None:
+    with pytest.raises(StoreUnavailable) as caught, answering():
+        raise BaseParser.parse_error(answer)
+    assert str(caught.value) == told
+
+
+def test_silence_is_told_as_silence() -> None:
+    with pytest.raises(StoreUnavailable, match="does not answer: ConnectionError"), answering():
+        raise ConnectionLost("10.0.0.7 refused")

@@ -1,4 +1,4 @@
-"""Bytes inside requests: many times the blob directory goes through it, and nothing of them stays."""
+"""Media inside requests: data URIs, base64, and the space that their bytes take in the blob folder."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import base64
 import hashlib
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from api.encode.sources import decode_base64, decode_data_uri, is_data_uri
 from api.encode.submission import LONGEST_START
-from epd.contracts.errors import StoreUnavailable
+from epd.contracts.errors import CallerFault, EmptyMedia, InvalidRequest, StoreUnavailable, UnsupportedMedia
 from epd.contracts.job import JobRecord
 from epd.store.open import release_inline
 from tests.unit.api.rest_kit import MakeRest, Rest
@@ -98,3 +102,75 @@ def test_a_process_that_was_stopped_while_it_started_a_job_says_come_again(
     assert files_of(rest) == []
     assert rest.client.get(f"/v1/jobs/{jobs[0]}").json()["state"] == "failed"
     assert rest.encode(inline(1))["state"] == "done"
+
+
+# Bytes whose base64 has "+", "/", and one "=" of padding.
+DATA = bytes(range(256)) + b"\xfb\xff\xfe" * 3 + b"\x01"
+PLAIN = base64.b64encode(DATA).decode()
+URL_SAFE = base64.urlsafe_b64encode(DATA).decode()
+FOLDED = "\r\n".join(PLAIN[at : at + 76] for at in range(0, len(PLAIN), 76))
+
+ACCEPTED = {
+    "plain": f"data:image/png;base64,{PLAIN}",
+    "param": f"data:image/png;charset=utf-8;base64,{PLAIN}",
+    "two-params": f"data:image/png;name=a.png;charset=utf-8;base64,{PLAIN}",
+    "upper": f"DATA:IMAGE/PNG;BASE64,{PLAIN}",
+    "no-mime": f"data:;base64,{PLAIN}",
+    "folded": f"data:image/png;base64,{FOLDED}",
+    "url-safe": f"data:image/png;base64,{URL_SAFE}",
+    "no-padding": f"data:image/png;base64,{PLAIN.rstrip('=')}",
+    "pct-padding": f"data:image/png;base64,{quote(PLAIN, safe='')}",
+    "wrong-mime": f"data:image/jpeg;base64,{PLAIN}",
+}
+REFUSED: dict[str, tuple[str, type[CallerFault]]] = {
+    "spaces-for-plus": (f"data:image/png;base64,{PLAIN.replace('+', ' ')}", InvalidRequest),
+    "no-base64-mark": (f"data:image/png,{PLAIN}", InvalidRequest),
+    "base64-as-mime": (f"data:base64,{PLAIN}", InvalidRequest),
+    "no-comma": (f"data:image/png;base64{PLAIN}", InvalidRequest),
+    "empty": ("data:image/png;base64,", EmptyMedia),
+    "only-padding": ("data:image/png;base64,====", InvalidRequest),
+    "junk": ("data:image/png;base64,not!!!base64!!!", InvalidRequest),
+    "text-type": ("data:text/plain;base64,aGVsbG8=", UnsupportedMedia),
+    "svg-text": ("data:image/svg+xml,%3Csvg%3E", UnsupportedMedia),
+    "cut": (f"data:image/png;base64,{PLAIN[: len(PLAIN) // 2 // 4 * 4 + 2]}", InvalidRequest),
+    "one-left-over": (f"data:image/png;base64,{PLAIN[:41]}", InvalidRequest),
+    "mixed": ("data:image/png;base64,ab+_", InvalidRequest),
+    "after-padding": ("data:image/png;base64,QQ==QQ==", InvalidRequest),
+    "unicode": ("data:image/png;base64,QUJD\u00e9", InvalidRequest),
+    "nul": ("data:image/png;base64,QUJD%00", InvalidRequest),
+}
+
+
+@pytest.mark.parametrize("uri", ACCEPTED.values(), ids=ACCEPTED)
+def test_accepted_forms_give_the_same_bytes(uri: str) -> None:
+    assert is_data_uri(uri)
+    assert decode_data_uri(uri) == DATA
+
+
+@pytest.mark.parametrize(("uri", "error"), REFUSED.values(), ids=REFUSED)
+def test_refused_forms_give_a_typed_error(uri: str, error: type[CallerFault]) -> None:
+    with pytest.raises(error):
+        decode_data_uri(uri)
+
+
+def test_plain_base64_follows_the_same_rules() -> None:
+    assert decode_base64(FOLDED) == decode_base64(URL_SAFE) == DATA
+    with pytest.raises(InvalidRequest):
+        decode_base64("=" + PLAIN)
+    with pytest.raises(EmptyMedia):
+        decode_base64("")
+
+
+@given(st.binary(min_size=1, max_size=300))
+def test_any_bytes_come_back(data: bytes) -> None:
+    assert decode_base64(base64.b64encode(data).decode()) == data
+    assert decode_base64(base64.urlsafe_b64encode(data).decode().rstrip("=")) == data
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_bytes_or_a_caller_fault(text: str) -> None:
+    for decode in (decode_base64, lambda value: decode_data_uri("data:image/png;base64," + value)):
+        try:
+            decode(text)
+        except CallerFault:
+            continue

@@ -1,4 +1,4 @@
-"""What the command shows of items: tables, error lines, JSON lines, and its own errors."""
+"""``epd encode`` and the command's errors: sources, tables, JSON lines, exit codes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from io import StringIO
+from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from rich.console import Console
 
 from epd.cli.doctor import require_server
-from epd.cli.encode import RefusedItem, error_lines, item_line, item_table
-from epd.contracts.errors import SettingsError
+from epd.cli.encode import RefusedItem, error_lines, expand, item_line, item_table
+from epd.cli.main import app
+from epd.contracts.errors import InvalidRequest, SettingsError
 from epd.contracts.job import ErrorInfo, State
 from epd.contracts.media import Modality
 from epd.contracts.responses import EmbeddingAnswer, ItemAnswer, PartAnswer
@@ -77,13 +82,32 @@ def test_an_item_that_no_job_took_has_no_type() -> None:
     assert ["x", "-", "-", "failed", *"------"] in [line.split() for line in drawn([("x", refused)])]
 
 
-def epd(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "epd.cli.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+@dataclass(frozen=True)
+class Run:
+    """What a run of the command left."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
-def test_the_command_tells_its_version() -> None:
-    assert epd("--version").stdout.strip() == f"epd {VERSION}"
+def epd(*arguments: str) -> Run:
+    """Run the command in this process, as its console script does."""
+    out, err = StringIO(), StringIO()
+    status: object = 0
+    with patch("sys.argv", ["epd", *arguments]), redirect_stdout(out), redirect_stderr(err):
+        try:
+            app()
+        except SystemExit as end:
+            status = end.code
+    assert isinstance(status, int)
+    return Run(status, out.getvalue(), err.getvalue())
+
+
+def test_the_command_shows_its_version() -> None:
+    command = [sys.executable, "-m", "epd.cli.main", "--version"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert run.stdout.strip() == f"epd {VERSION}"
 
 
 def test_a_server_that_is_not_there_is_exit_code_3_and_says_what_to_do() -> None:
@@ -121,3 +145,16 @@ def test_a_name_that_no_file_can_have_fails_alone() -> None:
     run = epd("encode", "a" * 5000 + ".png", "--json", "--url", "http://127.0.0.1:9")
     assert run.returncode == 1
     assert json.loads(run.stdout)["error"]["code"] == "invalid_request"
+
+
+def test_names_come_from_arguments_globs_and_standard_input(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png", "[c].png"):
+        (tmp_path / name).write_bytes(b"x")
+    found = list(expand([str(tmp_path / "[ab].png"), "-", "http://h.example/x.png"], ["one.png\n", "\n"]))
+    assert found == [str(tmp_path / "a.png"), str(tmp_path / "b.png"), "one.png", "http://h.example/x.png"]
+    assert list(expand([str(tmp_path / "[c].png")], [])) == [str(tmp_path / "[c].png")]
+
+
+def test_a_glob_without_a_match_is_an_error() -> None:
+    with pytest.raises(InvalidRequest, match=r"nothing-\*"):
+        list(expand(["nothing-*.png"], []))

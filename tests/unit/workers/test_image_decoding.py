@@ -1,4 +1,4 @@
-"""The fast way to JPEG pixels is the same as Pillow's, to the bit."""
+"""The fast JPEG path gives Pillow's pixels bit for bit, and a time limit is not taken for a corrupt file."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from billiard.exceptions import SoftTimeLimitExceeded
 from PIL import Image
 
-from workers.decode.image import decode_common_jpeg
+from workers.decode.image import decode_common_jpeg, open_image
 
 
 def photo_like(width: int, height: int) -> Image.Image:
@@ -44,3 +45,13 @@ def test_what_is_not_common_is_left_to_pillow(tmp_path: Path) -> None:
     assert decode_common_jpeg(path, (64, 48)) is None
     photo_like(64, 48).save(path, keep_rgb=True)
     assert decode_common_jpeg(path, (64, 48)) is None
+
+
+def test_a_soft_limit_is_not_taken_for_a_corrupt_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    Image.new("RGB", (8, 8)).save(path)
+    with (
+        pytest.raises(SoftTimeLimitExceeded),
+        open_image(path, format_name="PNG", max_pixels=100),
+    ):
+        raise SoftTimeLimitExceeded
