@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from epd.contracts.embedding import EmbeddingRef, Entry, Metadata
-from epd.contracts.job import JobRecord, Notice, PartId, PartRecord
+from epd.contracts.job import JobRecord, Notice, PartId, PartRecord, Priority
 from epd.contracts.media import Item, Modality, Source
+from epd.store.admissions import Load
 from epd.store.open import Store
 from epd.store.values import Completed, Waiter
 
@@ -45,6 +46,21 @@ def job_record(job_id: str, items: int = 1, deadline: float = 60) -> JobRecord:
         ),
         ids=(None,) * items,
     )
+
+
+def admit(
+    store: Store, job_id: str, items: int = 1, nbytes: int = 0, priority: Priority = Priority.INTERACTIVE
+) -> bool:
+    return store.admissions.admit(job_id, Load(items, nbytes), priority=priority, until=time.time() + 60)
+
+
+def admitted_job(store: Store, items: int = 1, nbytes: int = 0) -> str:
+    job = uuid.uuid4().hex
+    assert admit(store, job, items, nbytes)
+    store.jobs.create(
+        job_record(job, items), {PartId(index, Modality.IMAGE): PartRecord() for index in range(items)}
+    )
+    return job
 
 
 def waiter_of(job_id: str, part: PartId = IMAGE, message: str | None = None) -> Waiter:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -20,32 +18,18 @@ from epd.store.values import Completed
 from tests.contract.store_values import (
     AUDIO,
     IMAGE,
+    admit,
+    admitted_job,
     entry_of,
-    job_record,
     key_of,
     new_job,
     wait_until,
     waiter_of,
 )
+from tests.store_kit import MakeStore
 
-MakeStore = Callable[..., Store]
 FAILED = PartRecord.failed(CorruptMedia("broken"))
 BULK = Priority.BULK
-
-
-def admit(
-    store: Store, job_id: str, items: int = 1, nbytes: int = 0, priority: Priority = Priority.INTERACTIVE
-) -> bool:
-    return store.admissions.admit(job_id, Load(items, nbytes), priority=priority, until=time.time() + 60)
-
-
-def admitted_job(store: Store, items: int = 1, nbytes: int = 0) -> str:
-    job = uuid.uuid4().hex
-    assert admit(store, job, items, nbytes)
-    store.jobs.create(
-        job_record(job, items), {PartId(index, Modality.IMAGE): PartRecord() for index in range(items)}
-    )
-    return job
 
 
 def test_items_are_bounded(make_store: MakeStore) -> None:

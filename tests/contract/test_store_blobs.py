@@ -6,7 +6,6 @@ import errno
 import hashlib
 import os
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,8 +17,8 @@ from epd.settings import Settings
 from epd.store.open import Store
 from epd.store.values import BlobKind
 from tests.contract.store_values import wait_until
+from tests.store_kit import MakeStore
 
-MakeStore = Callable[..., Store]
 MIB = 1 << 20
 
 

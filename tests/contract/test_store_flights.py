@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -25,8 +24,8 @@ from tests.contract.store_values import (
     wait_until,
     waiter_of,
 )
+from tests.store_kit import MakeStore
 
-MakeStore = Callable[..., Store]
 KEY = key_of(1)
 LEASE = 0.4
 

@@ -6,7 +6,6 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,8 @@ from epd.settings import Settings
 from epd.store.open import Store, release_inline
 from epd.store.values import BlobKind, InlineHolder
 from tests.contract.store_values import job_record
+from tests.store_kit import MakeStore
 
-MakeStore = Callable[..., Store]
 MIB = 1 << 20
 DATA = b"a photo"
 DIGEST = hashlib.sha256(DATA).hexdigest()

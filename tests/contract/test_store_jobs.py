@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -24,8 +23,8 @@ from tests.contract.store_values import (
     part_of,
     wait_until,
 )
+from tests.store_kit import MakeStore
 
-MakeStore = Callable[..., Store]
 GONE = "0" * 32
 FAILED = PartRecord(state=State.FAILED, error=ErrorInfo.of(DecodeTimeout("too slow")))
 DONE = PartRecord(state=State.DONE, ref=entry_of(key_of(1)).ref, metadata=entry_of(key_of(1)).metadata)

@@ -18,8 +18,8 @@ from epd.contracts.media import Modality
 from epd.store.admissions import Load
 from epd.store.open import Store
 from epd.store.values import Claim, Completed
+from tests.contract.cache.tier_kit import MIB, Tiers, two_tiers
 from tests.contract.store_values import data_of, entry_of, job_record, key_of, waiter_of
-from tests.contract.tier_kit import MIB, Tiers, two_tiers
 from tests.store_kit import MakeStore
 
 PARTS = [PartId(index, track) for index in (0, 1) for track in (Modality.IMAGE, Modality.AUDIO)]

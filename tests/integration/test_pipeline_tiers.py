@@ -15,7 +15,7 @@ from transport_kit import Broker, wait_until
 
 from epd.store import keys
 from epd.store.open import Store, open_store
-from tests.contract.tier_kit import KEPT, MIB, Tiers
+from tests.contract.cache.tier_kit import KEPT, MIB, Tiers
 
 #: The lease of a killed mover has to end first.
 NEXT_MOVER = 40

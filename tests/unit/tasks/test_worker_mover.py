@@ -12,8 +12,8 @@ from epd.settings import Settings
 from epd.store.values import Moved
 from tasks.worker import background
 from tasks.worker.background import MoverThread
+from tests.contract.cache.tier_kit import Tiers, two_tiers
 from tests.contract.store_values import wait_until
-from tests.contract.tier_kit import Tiers, two_tiers
 from tests.store_kit import Stores
 
 

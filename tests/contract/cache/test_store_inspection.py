@@ -13,8 +13,9 @@ from epd.contracts.responses import Tier
 from epd.settings import Settings
 from epd.store.open import Store, open_store
 from epd.store.values import CacheRow
+from tests.contract.cache.tier_kit import two_tiers
 from tests.contract.store_values import entry_of, key_of, put_embedding, wait_until
-from tests.contract.tier_kit import MakeStore, two_tiers
+from tests.store_kit import MakeStore
 
 KEY = key_of(1)
 

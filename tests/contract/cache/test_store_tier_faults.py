@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from epd.store.cache import mover
-from tests.contract.tier_kit import MakeStore, Tiers, two_tiers
+from tests.contract.cache.tier_kit import Tiers, two_tiers
+from tests.store_kit import MakeStore
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from tests.contract.store_values import (
     wait_until,
     waiter_of,
 )
+from tests.store_kit import MakeStore
 
-MakeStore = Callable[..., Store]
 KEY, OTHER = key_of(1), key_of(2)
 MIB = 1 << 20
 ROWS_OF_A_QUARTER = MIB // 4 // (HIDDEN * 4)

@@ -8,8 +8,8 @@ import pytest
 
 from epd.contracts.errors import SettingsError
 from epd.store.values import Claim
+from tests.contract.cache.tier_kit import KEPT, MIB, MakeStore, Tiers, two_tiers
 from tests.contract.store_values import key_of, new_job, wait_until, waiter_of
-from tests.contract.tier_kit import KEPT, MIB, MakeStore, Tiers, two_tiers
 
 
 @pytest.fixture

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from epd.store.files.embedding_file import FILE_NAME
 from epd.store.open import Store
 from tests.contract.store_values import HIDDEN, data_of, entry_of, key_of, put_embedding
+from tests.store_kit import MakeStore
 
 MIB = 1 << 20
 ROWS_OF_A_QUARTER = MIB // 4 // (HIDDEN * 4)
 #: Of four quarters L1 keeps three: the fourth is beyond its target of seven eighths.
 KEPT = 3
-MakeStore = Callable[..., Store]
 
 
 @dataclass(frozen=True)
