@@ -109,7 +109,7 @@ class WorkerDouble:
             self.store.jobs.advance(message.job_id, part, stage)
         text = item.source.url or ""
         if "mute-broken" in text and wanted.track is Modality.AUDIO:
-            self.store.flights.fail(wanted.key, CorruptMedia("the sound cannot be decoded"))
+            self.store.flights.fail(wanted.key, CorruptMedia("the audio cannot be decoded"))
         elif "broken" in text and "mute-broken" not in text:
             self.store.flights.fail(wanted.key, CorruptMedia("the file cannot be decoded"))
         else:

@@ -1,4 +1,4 @@
-"""The store on an empty database of a real server, which each test must leave without leaked keys."""
+"""Fixtures: a store on an empty database of a real server, checked for leaked keys after each test."""
 
 from __future__ import annotations
 

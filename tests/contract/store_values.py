@@ -1,4 +1,4 @@
-"""Values that the store's tests are made of, and waiting with a deadline."""
+"""Values and jobs for the store's tests, and waiting with a deadline."""
 
 from __future__ import annotations
 
@@ -126,5 +126,5 @@ def wait_until(condition: Callable[[], bool], seconds: float = 5) -> None:
     """Poll until a condition holds; fails after the time."""
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "the condition did not come true in time"
+        assert time.monotonic() < end, "the condition was not met in time"
         time.sleep(0.01)

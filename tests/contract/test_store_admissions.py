@@ -1,4 +1,4 @@
-"""Admission: bounded over all processes, given back with each final part, and never kept by the dead."""
+"""Admission: limited across all processes, released with each final part, never leaked by a crash."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_bytes_are_bounded(make_store: MakeStore) -> None:
     assert store.admissions.held() == Load(2, 1000)
 
 
-def test_what_is_over_the_whole_bound_is_let_in_alone(make_store: MakeStore) -> None:
+def test_a_job_over_the_whole_limit_is_admitted_alone(make_store: MakeStore) -> None:
     store = make_store(max_queue_items=4, max_queue_bytes=10)
     assert admit(store, "large", 8, 100)
     assert not admit(store, "small")
@@ -110,14 +110,14 @@ def test_a_flight_gives_back_what_all_its_waiters_hold(store: Store, good: bool)
     assert store.admissions.held() == Load(0, 0)
 
 
-def test_a_job_past_its_time_holds_nothing(store: Store) -> None:
+def test_an_expired_job_holds_nothing(store: Store) -> None:
     job = new_job(store, items=2)
     store.admissions.admit(job, Load(2, 20), priority=BULK, until=time.time() + 0.2)
     assert store.admissions.held(BULK) == Load(2, 20)
     wait_until(lambda: store.admissions.held() == Load(0, 0))
 
 
-def test_of_many_at_once_no_more_than_fit_come_in(make_store: MakeStore) -> None:
+def test_concurrent_jobs_are_admitted_up_to_the_limit(make_store: MakeStore) -> None:
     store = make_store(max_queue_items=20)
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda number: admit(store, f"job-{number}", 3), range(32)))

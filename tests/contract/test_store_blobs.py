@@ -1,4 +1,4 @@
-"""Blobs: bounded in bytes, never half there, uploads kept for a while."""
+"""Blobs: limited in bytes, never visible half written, and uploads kept for a while."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_many_are_freed_though_one_cannot_be(store: Store, store_settings: Setti
     store.blobs.free_all([])
 
 
-def test_the_room_of_many_is_given_back(store: Store) -> None:
+def test_the_space_of_many_blobs_is_released(store: Store) -> None:
     before = store.blobs.used_bytes()
     refs = [write_blob(store, b"x" * 1000) for _ in range(5)]
     store.blobs.free_all(refs[:4])
@@ -90,7 +90,7 @@ def test_a_full_device_is_a_full_blob_space(store: Store, store_settings: Settin
     assert files_of(store_settings) == []
 
 
-def test_what_does_not_fit_is_refused_before_it_is_written(make_store: MakeStore) -> None:
+def test_a_blob_that_does_not_fit_is_refused_before_it_is_written(make_store: MakeStore) -> None:
     store = make_store(blob_bytes=MIB)
     first = write_blob(store, bytes(MIB // 2), BlobKind.RAW)
     with pytest.raises(BlobSpaceFull), store.blobs.create(BlobKind.RAW, MIB // 2 + 1):
@@ -137,7 +137,7 @@ def test_a_file_that_is_being_written_is_not_counted_twice(make_store: MakeStore
     with store.blobs.create(BlobKind.RAW, MIB // 2) as (_, file):
         file.write(bytes(MIB // 2))
         file.flush()
-        store.blobs.sweep(3600)  # the next question counts the files anew
+        store.blobs.sweep(3600)  # the next question counts the files again
         assert store.blobs.used_bytes() == MIB // 2
     assert store.blobs.used_bytes() == MIB // 2
 
@@ -186,7 +186,7 @@ def test_uploads_at_once_are_one_file(store: Store, store_settings: Settings) ->
     assert files_of(store_settings) == [f"m-{digests.pop()}"]
 
 
-def test_a_torn_upload_is_missing_and_mended_by_the_next(store: Store, store_settings: Settings) -> None:
+def test_a_torn_upload_is_missing_and_replaced_by_the_next(store: Store, store_settings: Settings) -> None:
     digest = upload(store, b"a photo")
     (store_settings.blob_dir / f"m-{digest}").write_bytes(b"a ph")
     assert store.blobs.media(digest) is None
@@ -204,7 +204,7 @@ def test_keeping_a_file_that_is_gone_is_an_error(store: Store) -> None:
         store.blobs.keep_media("s-never-written", "0" * 64)
 
 
-def test_an_unused_upload_ends_and_a_used_one_stays(make_store: MakeStore) -> None:
+def test_an_unused_upload_expires_and_a_used_one_stays(make_store: MakeStore) -> None:
     store = make_store(media_ttl=1.0)
     used, unused = upload(store, b"used"), upload(store, b"unused")
     end = time.monotonic() + 1.3

@@ -155,7 +155,7 @@ async def test_a_call_under_way_when_the_socket_is_cut_is_made_again(
     assert await asyncio.wait_for(waiting, 4) is None
 
 
-async def test_an_error_reply_is_one_call_s_alone(loop_side: LoopConnection, server: redis.Redis) -> None:
+async def test_an_error_reply_fails_its_call_alone(loop_side: LoopConnection, server: redis.Redis) -> None:
     server.set("epd:secret-key", "x", px=60000)
     wrong, right = await asyncio.gather(
         loop_side.call("LPUSH", "epd:secret-key", 1), loop_side.call("PING"), return_exceptions=True
@@ -165,7 +165,7 @@ async def test_an_error_reply_is_one_call_s_alone(loop_side: LoopConnection, ser
     assert "secret" not in str(wrong)
 
 
-async def test_who_leaves_does_not_take_the_answer_of_the_next(loop_side: LoopConnection) -> None:
+async def test_a_cancelled_call_does_not_take_the_next_answer(loop_side: LoopConnection) -> None:
     await loop_side.call("PING")
     leaving = asyncio.create_task(loop_side.call("ECHO", "first"))
     await asyncio.sleep(0)
@@ -225,7 +225,7 @@ async def test_a_socket_file_is_served(tmp_path: Path) -> None:
         await connection.close()
 
 
-def test_what_it_cannot_serve_is_left_to_threads() -> None:
+def test_unsupported_urls_are_left_to_threads() -> None:
     with pytest.raises(SettingsError):
         LoopConnection("http://localhost", timeout=1)
     assert not LoopConnection.supports("rediss://localhost/1")

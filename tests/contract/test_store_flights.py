@@ -1,4 +1,4 @@
-"""Single-flight: one encode a key over the whole fleet, and every part that waits is finished once."""
+"""Single-flight: one encode per key across the fleet, and every waiting part is finished once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_two_parts_of_one_job_are_two_waiters(store: Store) -> None:
     assert store.flights.claim(KEY, waiter_of(job, AUDIO)) is Claim.WAITING
 
 
-def test_of_many_threads_one_flies(make_store: MakeStore) -> None:
+def test_of_many_threads_one_owns_the_flight(make_store: MakeStore) -> None:
     store = make_store()
     jobs = [new_job(store) for _ in range(16)]
     gate = threading.Barrier(len(jobs))
@@ -77,7 +77,7 @@ def test_completion_finishes_each_waiter_and_gives_timings_to_the_maker_alone(st
     assert store.flights.claim(KEY, waiter_of(new_job(store))) is Claim.HIT
 
 
-def test_completing_again_finishes_nobody_and_counts_no_byte_twice(store: Store) -> None:
+def test_completing_again_finishes_no_part_and_counts_no_byte_twice(store: Store) -> None:
     job = put_embedding(store, KEY).job_id
     before = store.embeddings.stats()
     assert _complete(store, job) == 0
@@ -235,7 +235,7 @@ def test_no_message_is_given_for_a_job_that_is_over(make_store: MakeStore) -> No
     assert found == [f"message of {open_job}"]
 
 
-def test_an_ended_lease_is_free_and_its_waiters_stay(make_store: MakeStore) -> None:
+def test_an_expired_lease_is_free_and_its_waiters_stay(make_store: MakeStore) -> None:
     store = make_store(flight_lease=LEASE)
     first, second = new_job(store), new_job(store)
     store.flights.claim(KEY, waiter_of(first))

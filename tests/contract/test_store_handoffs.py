@@ -1,4 +1,4 @@
-"""Handoffs: joined once, read many times, announced, and gone with their time."""
+"""Handoffs: completed once, read many times, announced to waiters, and expired in time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def request_of(*numbers: int, length: int = 4, **fields: object) -> HandoffReque
     return HandoffRequest.model_validate({"items": items, **fields})
 
 
-def test_what_was_put_is_read_with_the_metadata_of_the_index(store: Store) -> None:
+def test_a_handoff_is_read_with_the_metadata_of_the_index(store: Store) -> None:
     entries = [put_embedding(store, key_of(n)).entry for n in (1, 2)]
     extra = {"stop": ["\n"], "deep": {"x": [1, 2.5, None, True]}}
     put = store.handoffs.put(ID, request_of(1, 2, 1, mrope_position_delta=-7, prompt_tokens=40, extra=extra))
@@ -71,7 +71,7 @@ def test_runs_of_placeholders_are_kept(store: Store) -> None:
     assert found.items[0].runs == ((2, 3), (9, 1))
 
 
-def test_the_same_again_changes_nothing_and_another_is_refused(store: Store) -> None:
+def test_an_equal_put_changes_nothing_and_a_different_one_is_refused(store: Store) -> None:
     put_embedding(store, key_of(1))
     first = store.handoffs.put(ID, request_of(1, extra={"a": 1, "b": 2}))
     store.embeddings.remove([key_of(1)])  # the second put needs the index no more
@@ -96,7 +96,7 @@ def test_each_key_without_metadata_is_named_and_nothing_is_kept(store: Store) ->
     assert store.handoffs.get(ID) is None
 
 
-def test_metadata_given_along_stands_in_for_what_was_evicted(store: Store) -> None:
+def test_metadata_of_the_request_replaces_that_of_an_evicted_embedding(store: Store) -> None:
     known = put_embedding(store, key_of(1)).entry.metadata
     lost = entry_of(key_of(2)).metadata
     other = known.model_copy(update={"encoder": "a lie"})
@@ -112,7 +112,7 @@ def test_metadata_given_along_stands_in_for_what_was_evicted(store: Store) -> No
     )
 
 
-def test_metadata_given_along_must_be_an_embeddings(store: Store) -> None:
+def test_metadata_of_the_request_must_be_valid(store: Store) -> None:
     odd = Metadata.model_validate(entry_of(key_of(2)).metadata.model_dump() | {"dtype": "int3"})
     item = Placement(key=key_of(2), offset=0, length=4, metadata=odd)
     for _ in range(2):
@@ -121,7 +121,7 @@ def test_metadata_given_along_must_be_an_embeddings(store: Store) -> None:
         put_embedding(store, key_of(2))  # then it is not needed, and no better
 
 
-def test_what_no_json_library_writes_is_the_callers_fault(store: Store) -> None:
+def test_json_that_no_library_writes_is_the_callers_fault(store: Store) -> None:
     long = entry_of(key_of(2)).metadata.model_copy(update={"source_bytes": 1 << 70})
     item = Placement.model_construct(key=key_of(2), offset=0, length=4, metadata=long)
     for request in (
@@ -145,8 +145,8 @@ def test_placeholders_that_are_not_as_many_as_rows_are_refused_and_not_kept(stor
     assert store.handoffs.put(ID, request_of(1)).created
 
 
-def test_one_that_is_refused_never_was_there(store: Store) -> None:
-    """A right put of the same id beside it, and who waits, see nothing of it."""
+def test_a_refused_put_leaves_nothing(store: Store) -> None:
+    """Neither a valid put of the same id nor a waiting reader sees it."""
     put_embedding(store, key_of(1))
 
     def refused(name: str) -> bool:
@@ -165,7 +165,7 @@ def test_one_that_is_refused_never_was_there(store: Store) -> None:
             assert store.handoffs.get(name) is not None, name
 
 
-def test_who_waits_hears_nothing_of_one_that_is_refused(store: Store) -> None:
+def test_a_refused_put_wakes_no_waiter(store: Store) -> None:
     put_embedding(store, key_of(1))
     store.notices.listen("w1", 0.05)
     assert store.handoffs.get(ID, "w1") is None
@@ -177,7 +177,7 @@ def test_who_waits_hears_nothing_of_one_that_is_refused(store: Store) -> None:
     assert notice.job_id == handoff_topic(ID)
 
 
-def test_it_ends_with_its_time_which_a_put_renews(make_store: MakeStore) -> None:
+def test_a_handoff_expires_and_a_put_renews_it(make_store: MakeStore) -> None:
     store = make_store(handoff_ttl=0.4)
     put_embedding(store, key_of(1))
     store.handoffs.put(ID, request_of(1))
@@ -190,7 +190,7 @@ def test_it_ends_with_its_time_which_a_put_renews(make_store: MakeStore) -> None
         store.handoffs.put(ID, request_of(9))
 
 
-def test_who_looked_first_is_told(store: Store) -> None:
+def test_an_earlier_reader_is_notified(store: Store) -> None:
     put_embedding(store, key_of(1))
     with ThreadPoolExecutor(1) as pool:
         listening = pool.submit(store.notices.listen, "w1", 10.0)
@@ -200,7 +200,7 @@ def test_who_looked_first_is_told(store: Store) -> None:
 
 
 def _heard_of(store: Store, done: object) -> bool:
-    """Look, put and forget, until the listener that starts meanwhile has heard of it."""
+    """Look, put and forget, until the listener that starts during it has heard of it."""
     assert callable(done)
     if done():
         return True
@@ -210,7 +210,7 @@ def _heard_of(store: Store, done: object) -> bool:
     return bool(done())
 
 
-def test_who_found_it_is_told_nothing(store: Store) -> None:
+def test_a_reader_that_found_it_is_not_notified(store: Store) -> None:
     put_embedding(store, key_of(1))
     store.notices.listen("w1", 0.05)
     store.handoffs.put(ID, request_of(1))
@@ -263,14 +263,14 @@ def test_two_processes_that_put_at_once_make_one(make_store: MakeStore) -> None:
     assert puts.count(True) == 1
 
 
-def test_a_handoff_of_another_version_is_as_if_not_there(make_store: MakeStore, server: redis.Redis) -> None:
+def test_a_handoff_of_another_version_is_not_found(make_store: MakeStore, server: redis.Redis) -> None:
     store = make_store()
     server.rpush(keys.handoff(ID), '{"items":[{"key":"x","offset":0,"length":1}]}', "nonsense")
     server.expire(keys.handoff(ID), 60)
     assert store.handoffs.get(ID) is None
 
 
-def test_a_put_goes_over_the_same_one_of_another_version(make_store: MakeStore, server: redis.Redis) -> None:
+def test_a_put_replaces_one_of_another_version(make_store: MakeStore, server: redis.Redis) -> None:
     store = make_store()
     put_embedding(store, key_of(1))
     store.handoffs.put(ID, request_of(1))

@@ -1,4 +1,4 @@
-"""Bytes that came inside requests: there as long as a job holds them, and gone soon after the last one."""
+"""Bytes sent inside requests: kept while a job holds them, and removed soon after the last one."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_job_past_its_time_keeps_nothing(store: Store) -> None:
     assert release_inline(store, job_record(ONE).deadline + 70) == 1
 
 
-def test_what_a_kill_left_goes(store: Store, store_settings: Settings) -> None:
+def test_leftovers_of_a_kill_are_removed(store: Store, store_settings: Settings) -> None:
     start(store, ONE)
     holder = store_settings.blob_dir / ".inline" / DIGEST / ONE
     holder.unlink()  # killed after the last holder, before the file
@@ -124,7 +124,7 @@ def test_what_a_kill_left_goes(store: Store, store_settings: Settings) -> None:
     assert (names(store_settings), folders(store_settings)) == ([], [])
 
 
-def test_the_sweep_spares_what_is_held(store: Store, store_settings: Settings) -> None:
+def test_the_sweep_spares_held_bytes(store: Store, store_settings: Settings) -> None:
     start(store, ONE)
     path = store_settings.blob_dir / f"i-{DIGEST}"
     os.utime(path, (time.time() - 1000,) * 2)
@@ -135,7 +135,7 @@ def test_the_sweep_spares_what_is_held(store: Store, store_settings: Settings) -
     assert names(store_settings) == []
 
 
-def test_what_does_not_fit_is_refused_and_leaves_nothing(
+def test_bytes_that_do_not_fit_are_refused_and_leave_nothing(
     make_store: MakeStore, store_settings: Settings
 ) -> None:
     store = make_store(blob_bytes=MIB)
@@ -174,7 +174,7 @@ def test_a_new_job_does_not_lose_its_bytes_to_the_end_of_another(store: Store) -
     assert store.blobs.media(DIGEST) is None
 
 
-def test_a_round_looks_at_so_many_and_no_more(store: Store) -> None:
+def test_a_round_checks_a_bounded_number(store: Store) -> None:
     for number in range(5):
         start(store, ONE, bytes([number]))
     assert len(store.blobs.inline_holders(3)) == 3

@@ -1,4 +1,4 @@
-"""Jobs: the first final record wins, counters move once, and what is gone stays gone."""
+"""Jobs: the first final record wins, counters move once, and a removed job stays removed."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_places_come_back_in_the_order_of_the_keys(store: Store) -> None:
     assert store.segments.count() == 2
 
 
-def test_a_newer_place_takes_the_stead_of_an_older(store: Store) -> None:
+def test_a_newer_place_replaces_an_older_one(store: Store) -> None:
     store.segments.note({key_of(1): place(10)})
     store.segments.note({key_of(1): place(12, 1500)})
     assert store.segments.find([key_of(1)]) == [place(12, 1500)]
@@ -126,14 +126,14 @@ def test_their_number_is_bounded(make_store: MakeStore, count: int) -> None:
     assert sum(one is not None for one in found) == 50
 
 
-def test_all_are_forgotten_in_time(make_store: MakeStore) -> None:
+def test_places_expire(make_store: MakeStore) -> None:
     store = make_store(embedding_ttl=0.3)
     store.segments.note({key_of(1): place(10)})
     wait_until(lambda: store.segments.count() == 0)
     assert store.segments.find([key_of(1)]) == [None]
 
 
-def test_what_cannot_be_read_is_not_known(make_store: MakeStore, server: redis.Redis) -> None:
+def test_an_unreadable_place_is_unknown(make_store: MakeStore, server: redis.Redis) -> None:
     store = make_store()
     store.segments.note({key_of(number): place(number) for number in range(4)})
     fields = sorted(server.hkeys(keys.SEGMENTS))

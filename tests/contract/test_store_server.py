@@ -1,4 +1,4 @@
-"""What only a real server can show: scripts, lost connections, bad records, one round trip, keys that end."""
+"""What only a real server can show: scripts, lost connections, bad records, round trips, key expiry."""
 
 from __future__ import annotations
 

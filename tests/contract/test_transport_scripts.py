@@ -1,4 +1,4 @@
-"""What the transport's Lua scripts promise, on a real server."""
+"""The guarantees of the transport's Lua scripts, on a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loopback HTTP server that misbehaves on purpose, one route a fault. Counts requests by raw target."""
+"""A loopback HTTP server that misbehaves on purpose, one fault a route. Counts requests by raw target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared parts of the hostile tests: the media folder, a bad server, decoding into arrays."""
+"""Fixtures: a bad server, and decoding into arrays."""
 
 from __future__ import annotations
 

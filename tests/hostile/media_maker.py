@@ -1,4 +1,4 @@
-"""Makes media with the wheel's ffmpeg, whose encoders are known, whatever the system's can do."""
+"""Makes media with the ffmpeg of the wheel, whose encoders are known on every system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sound files with odd layouts, lying headers, delays and missing ends: samples must be counted right."""
+"""Audio files with odd layouts, wrong headers, delays and missing ends: every sample is counted."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_the_length_limit_counts_decoded_samples(decoded: Decode) -> None:
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 6, 8])
 def test_the_mean_of_full_channels_is_not_clipped(decoded: Decode, tmp_path: Path, channels: int) -> None:
-    """Full-scale sound in every channel: float samples beyond 1.0 stay as they are, too."""
+    """Full-scale audio in every channel: float samples beyond 1.0 stay as they are, too."""
     wave = 1.5 * np.sin(np.arange(16_000) * 2 * np.pi * 440 / 16_000)
     levels = np.linspace(0.5, 1.0, channels)
     soundfile.write(tmp_path / "full.wav", wave[:, None] * levels, 16_000, subtype="FLOAT")

@@ -1,4 +1,4 @@
-"""Servers that hang, lie, redirect inwards and break off: what ``workers.fetch.download`` makes of them."""
+"""Servers that hang, lie, redirect inwards and break off, against ``workers.fetch.download``."""
 
 from __future__ import annotations
 

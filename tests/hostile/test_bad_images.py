@@ -1,4 +1,4 @@
-"""Pictures that other decoders turn, darken, clamp, leak from or die on."""
+"""Images that other decoders rotate, darken, clamp, leak from or crash on."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_bytes_flipped_anywhere_are_a_typed_error(decoded: Decode, tmp_path: Pat
 
 
 def test_a_bomb_is_refused_from_its_header() -> None:
-    """In a process of its own, so that its peak memory can be told."""
+    """In a process of its own, so that its peak memory can be measured."""
     script = (
         "import resource, sys, time\n"
         "from pathlib import Path\n"
@@ -174,7 +174,7 @@ def test_the_pixel_limit_holds_to_the_pixel(decoded: Decode) -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_every_exif_orientation_comes_upright(decoded: Decode, tmp_path: Path, orientation: int) -> None:
-    """Against Pillow's own rule, on a picture without any symmetry."""
+    """Against Pillow's own rule, on an image without any symmetry."""
     from PIL import ImageOps
 
     image = Image.fromarray(np.random.default_rng(1).integers(0, 255, (5, 9, 3), np.uint8))

@@ -1,4 +1,4 @@
-"""Videos with rotation, odd clocks, missing indices, faulty frames: frames and times must still be true."""
+"""Videos with rotation, odd clocks, missing indices, faulty frames: frames and times are still right."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_an_hour_costs_what_is_sampled_of_it(decoded: Decode) -> None:
         decoded("VID-17.mp4", Modality.VIDEO, source_frames=3599)
 
 
-def test_options_go_over_the_rule(decoded: Decode) -> None:
+def test_options_override_the_rule(decoded: Decode) -> None:
     raw, _ = decoded("VID-25.mp4", Modality.VIDEO, options=ItemOptions(fps=4, max_frames=16))
     assert raw.frames == 16
     assert raw.sampled_fps == pytest.approx(3.2)
@@ -129,7 +129,7 @@ def test_refusals_name_the_reason_and_leave_no_file(
     ("name", "there"),
     [("VID-02.mp4", False), ("VID-21.mov", True), ("VID-19.mp4", True), ("IMG-21.gif", False)],
 )
-def test_the_audio_track_is_told(decoded: Decode, name: str, there: bool) -> None:
+def test_the_audio_track_is_reported(decoded: Decode, name: str, there: bool) -> None:
     assert (audio_track(MEDIA / name, limits=DecodeLimits()) is not None) is there
     if not there and name.startswith("VID"):
         with pytest.raises(NoAudioTrack):

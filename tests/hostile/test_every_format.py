@@ -1,4 +1,4 @@
-"""Every format that is told apart is also decoded, under a name that says nothing of it."""
+"""Every format that is recognised is also decoded, under a name that does not reveal it."""
 
 from __future__ import annotations
 

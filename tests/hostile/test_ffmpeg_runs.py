@@ -1,4 +1,4 @@
-"""ffmpeg as a process: killed with its group, bounded in what it says, told when the disk is full."""
+"""ffmpeg as a process: killed with its group, limited in its messages, and a full disk is recognised."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_reason_shows_no_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
-def test_a_full_disk_is_told_apart(bad_server: BadServer) -> None:
+def test_a_full_disk_is_recognised(bad_server: BadServer) -> None:
     run = run_ffmpeg(
         ("-f", "mov", "-i", file_argument(MEDIA / "VID-25.mp4"), "-f", "rawvideo", "-"), out=FULL, timeout=20
     )

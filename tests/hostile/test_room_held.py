@@ -1,4 +1,4 @@
-"""Room is held before bytes are written: by the header's word, and again where the header lied."""
+"""Blob space is reserved before bytes are written: by the header, and again if the header is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every field of a key and every option of preprocessing: another value is a miss, the old one a hit."""
+"""Every field of a key and every preprocessing option: a new value misses, the old value still hits."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ CHANGES = {
 }
 
 
-def test_no_field_of_the_key_is_left_out_here() -> None:
+def test_every_field_of_the_key_is_covered_here() -> None:
     rules = {"image": CARD.image, "video": CARD.video, "audio": CARD.audio}
     named = {f"{kind} rule {field}" for kind, rule in rules.items() if rule for field in rule.model_dump()}
     options = {

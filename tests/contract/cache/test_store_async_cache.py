@@ -83,7 +83,7 @@ async def test_cards_come_in_their_order(store: Store, cache: AsyncCache) -> Non
     assert await cache.cards(["none", "tiny"]) == [None, CARD]
 
 
-async def test_cards_are_believed_for_a_while(
+async def test_cards_are_cached_for_a_while(
     store: Store, cache: AsyncCache, trips: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await cache.cards(["tiny"]) == [None]
@@ -160,7 +160,7 @@ async def test_a_file_that_changed_is_checked_again(store: Store, cache: AsyncCa
     assert await entries_of(cache, KEY) == [entry]
 
 
-async def test_a_last_use_is_a_use(make_store: MakeStore) -> None:
+async def test_a_cached_answer_counts_as_a_use(make_store: MakeStore) -> None:
     size = 4 * 8 * 4
     store = make_store(embedding_bytes=3 * size)
     for number in (1, 2, 3):
@@ -174,7 +174,7 @@ async def test_a_last_use_is_a_use(make_store: MakeStore) -> None:
     await store.async_cache.close()
 
 
-async def test_a_job_is_the_one_that_would_have_been_written(store: Store, cache: AsyncCache) -> None:
+async def test_the_job_equals_that_of_the_blocking_call(store: Store, cache: AsyncCache) -> None:
     entry = put_embedding(store, KEY).entry
     other = put_embedding(store, OTHER, tokens=2).entry
     counted = store.embeddings.stats().totals.hits_l1
@@ -209,7 +209,7 @@ async def test_a_job_ends_as_finished_ones_do(store_settings: Settings, server: 
     store.close()
 
 
-async def test_what_lies_in_the_second_tier_alone_is_left_to_the_blocking_look_up(
+async def test_entries_in_l2_alone_are_left_to_the_blocking_look_up(
     make_store: MakeStore, store_settings: Settings
 ) -> None:
     size = 4 * 8 * 4
@@ -227,7 +227,7 @@ async def test_what_lies_in_the_second_tier_alone_is_left_to_the_blocking_look_u
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("seen", [False, True])
-async def test_a_pipe_instead_of_a_file_is_not_at_hand_and_holds_nobody_up(
+async def test_a_pipe_instead_of_a_file_is_a_miss_and_blocks_nobody(
     store: Store, cache: AsyncCache, seen: bool
 ) -> None:
     entry = put_embedding(store, KEY).entry

@@ -38,7 +38,7 @@ def test_hits_and_misses_come_in_the_order_of_the_keys(store: Store) -> None:
     assert (stats.entries, stats.nbytes) == (1, entry.ref.nbytes)
 
 
-def test_what_is_no_key_is_a_miss_and_never_a_path(store: Store) -> None:
+def test_an_invalid_key_is_a_miss_and_never_a_path(store: Store) -> None:
     assert store.embeddings.lookup(["../../etc", "", "A" * 64]) == [None, None, None]
     with pytest.raises(NotFound):
         store.embeddings.path("../../etc/passwd")
@@ -65,7 +65,7 @@ def _swap(path: Path) -> None:
 
 
 def _pipe(path: Path) -> None:
-    """Nobody writes to it, so whoever opened it as a file would wait for ever."""
+    """Nobody writes to it, so opening it as a file would block for ever."""
     path.unlink()
     os.mkfifo(path)
 
@@ -84,7 +84,7 @@ DAMAGES = [Path.unlink, _truncate, _grow, _garble, _swap, _empty, _pipe, _device
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_a_miss_and_is_made_anew(store: Store, damage: Callable[[Path], object]) -> None:
+def test_a_damaged_file_is_a_miss_and_is_made_again(store: Store, damage: Callable[[Path], object]) -> None:
     entry = put_embedding(store, KEY).entry
     damage(store.embeddings.path(KEY))
     assert store.embeddings.lookup([KEY]) == [None]
@@ -115,7 +115,7 @@ def test_a_damaged_file_without_an_entry_is_replaced(store: Store) -> None:
     assert path.stat().st_size > entry.ref.nbytes
 
 
-def test_data_that_is_not_what_the_reference_says_is_refused(store: Store) -> None:
+def test_data_that_disagrees_with_its_reference_is_refused(store: Store) -> None:
     entry = entry_of(KEY)
     with pytest.raises(ValueError, match="reference says"):
         store.embeddings.publish_file(entry.ref, memoryview(b"short"), {})
@@ -136,7 +136,7 @@ def test_the_least_recently_used_goes_first_index_and_file(make_store: MakeStore
     keys = [key_of(number) for number in range(10, 14)]
     for key in keys:
         put_embedding(store, key, ROWS_OF_A_QUARTER)
-        time.sleep(0.002)  # last use is told apart by the millisecond
+        time.sleep(0.002)  # last uses differ by a millisecond
     assert store.embeddings.lookup([keys[0]]) != [None]
     put_embedding(store, key_of(20), ROWS_OF_A_QUARTER)
     found = store.embeddings.lookup([*keys, key_of(20)])
@@ -161,7 +161,7 @@ def _put_apart(store: Store, *numbers: int) -> list[str]:
     """Embeddings of a quarter each, one used after the other; their keys."""
     for number in numbers:
         put_embedding(store, key_of(number), ROWS_OF_A_QUARTER)
-        time.sleep(0.002)  # last use is told apart by the millisecond
+        time.sleep(0.002)  # last uses differ by a millisecond
     return [key_of(number) for number in numbers]
 
 
@@ -189,7 +189,7 @@ def test_the_newest_stays_where_all_others_are_pinned(make_store: MakeStore) -> 
     assert len(list(store.embeddings.path(keys[0]).parent.parent.iterdir())) == 4
 
 
-def test_an_ended_pin_holds_nothing(make_store: MakeStore) -> None:
+def test_an_expired_pin_has_no_effect(make_store: MakeStore) -> None:
     store = make_store(embedding_bytes=MIB)
     for number in range(4):
         put_embedding(store, key_of(70 + number), ROWS_OF_A_QUARTER)
@@ -216,7 +216,7 @@ def test_a_pinned_file_is_not_swept_and_a_damaged_one_is_removed(store: Store) -
     assert store.embeddings.path(KEY).exists()
 
 
-def test_an_embedding_alone_over_the_limit_does_not_stay(make_store: MakeStore) -> None:
+def test_a_single_embedding_over_the_limit_is_evicted(make_store: MakeStore) -> None:
     store = make_store(embedding_bytes=MIB)
     put_embedding(store, KEY, 5 * ROWS_OF_A_QUARTER)
     assert store.embeddings.stats().nbytes == 0
@@ -230,7 +230,7 @@ def test_an_entry_ends_with_its_ttl(make_store: MakeStore) -> None:
     assert store.flights.claim(KEY, waiter_of(new_job(store))) is Claim.OWNED
 
 
-def test_writing_over_an_ended_entry_counts_its_bytes_once(make_store: MakeStore) -> None:
+def test_replacing_an_expired_entry_counts_its_bytes_once(make_store: MakeStore) -> None:
     store = make_store(embedding_ttl=0.1)
     entry = put_embedding(store, KEY).entry
     wait_until(lambda: store.embeddings.lookup([KEY]) == [None])

@@ -1,4 +1,4 @@
-"""Looking through the cache page by page, and taking entries out while they are read."""
+"""Listing the cache page by page, and removing entries while they are read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_an_empty_cache_is_one_empty_page(store: Store) -> None:
     assert _pages(store, 10) == [[]]
 
 
-def test_a_row_tells_what_and_where(make_store: MakeStore, tmp_path: Path) -> None:
+def test_a_row_names_embedding_and_tiers(make_store: MakeStore, tmp_path: Path) -> None:
     tiers = two_tiers(make_store, tmp_path)
     keys = tiers.put(1, 2, 3, 4)
     tiers.settle()
@@ -82,20 +82,20 @@ def test_a_large_index_comes_in_pages_and_removing_between_them_skips_none(
 
 
 @pytest.mark.parametrize("cursor", ["ff", "-1", str(1 << 64), "1e3"])
-def test_what_is_no_cursor_is_refused(store_settings: Settings, server: redis.Redis, cursor: str) -> None:
+def test_an_invalid_cursor_is_refused(store_settings: Settings, server: redis.Redis, cursor: str) -> None:
     store = open_store(store_settings)
     with pytest.raises(InvalidRequest, match="cursor"):
         store.embeddings.scan(cursor)
     store.close()
 
 
-def test_an_entry_that_is_over_is_not_shown(make_store: MakeStore) -> None:
+def test_an_expired_entry_is_not_listed(make_store: MakeStore) -> None:
     store = make_store(embedding_ttl=0.2)
     put_embedding(store, KEY)
     wait_until(lambda: _pages(store, 10) == [[]])
 
 
-def test_what_is_forgotten_is_gone_with_its_file(store: Store) -> None:
+def test_a_forgotten_embedding_is_removed_with_its_file(store: Store) -> None:
     put_embedding(store, KEY)
     assert store.embeddings.forget([KEY, key_of(2)]) == 1
     assert store.embeddings.lookup([KEY]) == [None]
@@ -117,7 +117,7 @@ def test_the_file_of_a_pinned_one_stays_readable_and_is_swept_after_its_lease(st
     assert not store.embeddings.path(KEY).exists()
 
 
-def test_what_is_made_again_after_it_was_forgotten_is_a_hit(store: Store) -> None:
+def test_an_embedding_made_again_after_removal_is_a_hit(store: Store) -> None:
     put_embedding(store, KEY)
     store.embeddings.pin([KEY], 60)
     store.embeddings.forget([KEY])

@@ -1,4 +1,4 @@
-"""Tiers in trouble: damaged copies, a full disk, a mover that dies between two steps. Never a wrong hit."""
+"""Faults of the tiers: damaged copies, a full disk, a mover killed between two steps. No wrong hit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _flip(path: Path) -> None:
 
 
 def _flip_header(path: Path) -> None:
-    """What a header says beside shape and key is not seen by any check but that of all bytes."""
+    """Only the check of all bytes sees what a header says besides shape and key."""
     data = path.read_bytes()
     assert b'"tokens":"' in data
     path.write_bytes(data.replace(b'"tokens":"', b'"tokenz":"'))
@@ -183,9 +183,7 @@ def test_a_mover_that_dies_before_the_index_knows_leaves_a_file_to_sweep(
     assert tiers.names(tiers.l2) == {keys[0]}
 
 
-def test_what_a_dead_mover_left_is_replaced_by_the_next(
-    tiers: Tiers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_mover_replaces_what_a_dead_one_left(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = tiers.put(1, 2, 3, 4)
     index = tiers.store.embeddings._index  # type: ignore[attr-defined]
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""L1 overflows into L2 in the background, and what is used again comes back; each tier is byte-bounded."""
+"""L1 overflows into L2 in the background, used entries come back, and each tier has a limit of bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def tiers(make_store: MakeStore, tmp_path: Path) -> Tiers:
     return two_tiers(make_store, tmp_path)
 
 
-def test_what_l1_has_no_room_for_goes_to_l2_and_stays_a_hit(tiers: Tiers) -> None:
+def test_l1_overflows_into_l2_and_all_stay_hits(tiers: Tiers) -> None:
     keys = tiers.put(1, 2, 3, 4)
     tiers.settle()
     assert tiers.names(tiers.l1) == set(keys[1:])
@@ -106,7 +106,7 @@ def test_a_lookup_with_a_lease_pins(tiers: Tiers) -> None:
     assert tiers.hits(keys) == [True, False, False, False]
 
 
-def test_a_holder_ends_its_pins_and_nobody_elses(tiers: Tiers) -> None:
+def test_a_holder_ends_only_its_own_pins(tiers: Tiers) -> None:
     keys = tiers.put(1, 2, 3)
     tiers.store.embeddings.lookup(keys, lease=60, holder="a")
     tiers.store.embeddings.pin(keys[:1], 60, "a")  # renewed
@@ -139,7 +139,7 @@ def test_removing_takes_the_files_of_both_tiers(tiers: Tiers) -> None:
     assert tiers.store.flights.claim(keys[0], waiter_of(new_job(tiers.store))) is Claim.OWNED
 
 
-def test_what_is_removed_while_it_is_copied_leaves_no_copy(
+def test_an_embedding_removed_during_its_copy_leaves_no_copy(
     tiers: Tiers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = tiers.put(1, 2, 3, 4)
@@ -174,7 +174,7 @@ def test_a_missing_file_in_l1_is_served_from_l2(tiers: Tiers) -> None:
     assert keys[0] in tiers.names(tiers.l1)
 
 
-def test_without_l2_what_lies_there_alone_is_a_miss(make_store: MakeStore, tmp_path: Path) -> None:
+def test_an_embedding_only_in_l2_is_a_miss_without_l2(make_store: MakeStore, tmp_path: Path) -> None:
     tiers = two_tiers(make_store, tmp_path)
     keys = tiers.put(1, 2, 3, 4)
     tiers.settle()
@@ -185,7 +185,7 @@ def test_without_l2_what_lies_there_alone_is_a_miss(make_store: MakeStore, tmp_p
     assert single.embeddings.move(1).more is False
 
 
-def test_hits_are_told_apart_by_tier_and_misses_are_claims(tiers: Tiers) -> None:
+def test_hits_are_counted_by_tier_and_misses_by_claim(tiers: Tiers) -> None:
     keys = tiers.put(1, 2, 3, 4)
     tiers.settle()
     before = tiers.store.embeddings.stats().totals

@@ -1,4 +1,4 @@
-"""A store with two small tiers, and what its tests do with them again and again."""
+"""A store with two small tiers, and the steps that its tests share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Tiers:
         """Make embeddings of a quarter each, one used after the other; their keys."""
         for number in numbers:
             put_embedding(self.store, key_of(number), ROWS_OF_A_QUARTER)
-            time.sleep(0.002)  # last use is told apart by the millisecond
+            time.sleep(0.002)  # last uses differ by a millisecond
         return [key_of(number) for number in numbers]
 
     def settle(self) -> None:

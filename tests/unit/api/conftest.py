@@ -15,7 +15,7 @@ from tests.unit.api.rest_kit import MakeRest, Rest, running
 
 @pytest.fixture
 def make_rest(tmp_path: Path, stores: Stores) -> Iterator[MakeRest]:
-    """Applications with settings of one's own."""
+    """Start applications with the given settings."""
     with ExitStack() as stack:
         yield lambda **overrides: stack.enter_context(running(tmp_path, stores, **overrides))
 
@@ -27,7 +27,7 @@ def rest(make_rest: MakeRest) -> Rest:
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[Rest]:
-    """One application for tests that must leave nothing behind."""
+    """An application shared by tests that leave nothing behind."""
     folder = tmp_path_factory.mktemp("quiet")
     with databases.empty() as stores, running(folder, stores) as rest:
         yield rest
@@ -35,7 +35,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Ite
 
 @pytest.fixture
 def forbid_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From its call on, whatever takes a thread fails."""
+    """Make every later request that takes a thread fail."""
 
     async def fail(*_: object, **__: object) -> None:
         raise AssertionError("a request that the cache answers took a thread")

@@ -1,4 +1,4 @@
-"""The cache over REST: pages of what is there, taking out one key, an encoder, one revision of it."""
+"""The cache over REST: listing pages, removing one key, an encoder, or one revision of an encoder."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_pages_come_one_after_the_other(kept: Rest) -> None:
     assert sorted(seen) == KEYS
 
 
-def test_one_key_is_taken_out_once(kept: Rest) -> None:
+def test_one_key_is_removed_once(kept: Rest) -> None:
     answer = kept.client.delete(f"/v1/embeddings/{KEYS[0]}")
     assert (answer.status_code, answer.content) == (204, b"")
     assert _listed(kept) == KEYS[1:]
@@ -110,7 +110,7 @@ def test_one_key_is_taken_out_once(kept: Rest) -> None:
     assert kept.client.delete("/v1/embeddings/nokey").status_code == 400
 
 
-def test_what_is_being_read_stays_readable(kept: Rest) -> None:
+def test_an_open_file_stays_readable_after_removal(kept: Rest) -> None:
     """A reader that opened the file by its path, as an engine on the same machine does."""
     assert kept.store.embeddings.pin(KEYS[:1], 60) == [True]
     assert kept.client.delete(f"/v1/embeddings/{KEYS[0]}").status_code == 204
@@ -133,9 +133,7 @@ def test_what_is_being_read_stays_readable(kept: Rest) -> None:
         ("all=true&weights_digest=bbbb", KEYS[:2], 1),
     ],
 )
-def test_an_encoder_or_one_revision_is_taken_out(
-    kept: Rest, query: str, left: list[str], removed: int
-) -> None:
+def test_an_encoder_or_one_revision_is_removed(kept: Rest, query: str, left: list[str], removed: int) -> None:
     answer = kept.client.delete(f"/v1/embeddings?{query}")
     assert answer.status_code == 200
     assert (answer.json()["removed"], answer.json().get("cursor")) == (removed, None)
@@ -165,18 +163,18 @@ def test_each_call_does_a_bounded_part(kept: Rest) -> None:
 @pytest.mark.parametrize(
     "query", ["", "all=false", "weights_digest=aaaa", "encoder=", "encoder=eye&weights_digest=xyz", "limit=0"]
 )
-def test_nothing_is_taken_out_by_mistake(kept: Rest, query: str) -> None:
+def test_nothing_is_removed_by_mistake(kept: Rest, query: str) -> None:
     answer = kept.client.delete(f"/v1/embeddings?{query}")
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
     assert _listed(kept) == KEYS
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=5000", "cursor=-1", "tier=l3", "modality=smell"])
-def test_bad_questions(kept: Rest, query: str) -> None:
+def test_bad_queries_are_refused(kept: Rest, query: str) -> None:
     assert kept.client.get(f"/v1/embeddings?{query}").json()["code"] == "invalid_request"
 
 
-def test_status_tells_of_hits_and_removals(kept: Rest) -> None:
+def test_status_counts_removals(kept: Rest) -> None:
     kept.client.delete(f"/v1/embeddings/{KEYS[0]}")
     totals = kept.client.get("/v1/status").json()["cache_totals"]
     assert totals["removed"] == 1

@@ -27,9 +27,7 @@ def media(rest: Rest, content: bytes, kind: str) -> dict[str, object]:
     return {"type": kind, "media_id": media_id}
 
 
-def test_the_answer_is_the_job_s_for_every_kind_of_item(
-    rest: Rest, forbid_threads: Callable[[], None]
-) -> None:
+def test_a_cached_answer_equals_that_of_its_job(rest: Rest, forbid_threads: Callable[[], None]) -> None:
     items = [PNG | ODD, media(rest, b"a film", "video"), media(rest, b"a song", "audio") | {"id": ""}]
     made = rest.encode(*items)
     forbid_threads()
@@ -60,7 +58,7 @@ def test_a_video_with_audio_has_its_track(rest: Rest, forbid_threads: Callable[[
     assert body == job_answer(view).model_dump(mode="json")
 
 
-def test_it_is_counted_as_any_other(rest: Rest) -> None:
+def test_cached_answers_are_counted_as_others(rest: Rest) -> None:
     rest.encode(PNG)
 
     def value(line: str) -> float:
@@ -94,7 +92,7 @@ def test_bytes_that_were_not_downloaded_are_counted(make_rest: MakeRest) -> None
     assert "epd_saved_bytes_total 1000.0" in rest.client.get("/metrics").text
 
 
-def test_one_that_is_missing_makes_a_job_of_all(rest: Rest) -> None:
+def test_one_missing_item_makes_a_job_of_all(rest: Rest) -> None:
     rest.encode(PNG)
     jobs = rest.store.jobs
     body = rest.encode(PNG, {"type": "image", "data": base64.b64encode(b"a dog").decode()})
@@ -129,7 +127,7 @@ def test_other_cards_make_other_keys(rest: Rest, monkeypatch: pytest.MonkeyPatch
     assert rest.encode(PNG)["items"][0]["embedding"]["key"] == first
 
 
-def test_what_was_true_before_is_asked_again(make_rest: MakeRest) -> None:
+def test_a_changed_url_and_a_removed_embedding_are_seen_at_once(make_rest: MakeRest) -> None:
     """A URL's content and its embedding are those of now, however often they were answered before."""
     rest = make_rest(url_ttl=60)
     cat = {"type": "image", "url": "http://media.test/cat.png"}
@@ -163,7 +161,7 @@ def test_a_silent_video_whose_audio_is_required_fails_at_once(rest: Rest) -> Non
     assert rest.encode(film)["items"][0]["cached"] is True
 
 
-def test_a_store_in_trouble_is_said(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_in_trouble_is_503(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
     rest.encode(PNG)
 
     async def refuse(*_: object, **__: object) -> None:
@@ -175,7 +173,7 @@ def test_a_store_in_trouble_is_said(rest: Rest, monkeypatch: pytest.MonkeyPatch)
     assert answer.headers["Retry-After"] == "1"
 
 
-def test_what_is_no_url_is_refused(make_rest: MakeRest) -> None:
+def test_an_invalid_url_is_refused(make_rest: MakeRest) -> None:
     rest = make_rest(url_ttl=60)
     for url, code in (("http://a:b:c/", "invalid_request"), ("file:///etc/passwd", "source_refused")):
         answer = rest.client.post("/v1/encode", json={"items": [{"type": "image", "url": url}]})
@@ -190,7 +188,7 @@ def test_an_option_set_to_its_default_is_refused_where_it_does_not_apply(rest: R
     assert "audio_track" in answer.text
 
 
-def test_the_same_image_at_another_place_is_its_own(rest: Rest) -> None:
+def test_items_may_repeat_and_change_places(rest: Rest) -> None:
     song = media(rest, b"a song", "audio")
     rest.encode(PNG, song)
     for items in ([PNG, song], [song, PNG], [PNG, PNG, song]):

@@ -14,7 +14,7 @@ from epd.identity import content_digest
 from tests.unit.api.rest_kit import MakeRest, Rest
 
 CAT = {"type": "image", "url": "http://media.test/cat.png", "id": "cat"}
-PNG = b"\x89PNG not really a picture"
+PNG = b"\x89PNG not really an image"
 
 
 def test_a_whole_answer(rest: Rest) -> None:

@@ -62,7 +62,7 @@ def test_extra_comes_back_as_it_was(quiet: Rest) -> None:
     assert quiet.client.get(HANDOFF_URL + "x").json()["extra"] == json.loads(text)
 
 
-def test_the_same_again_is_200_and_another_409(kept: Rest) -> None:
+def test_an_equal_put_is_200_and_a_different_one_409(kept: Rest) -> None:
     assert [kept.client.put(HANDOFF_URL, json=PROMPT).status_code for _ in range(3)] == [201, 200, 200]
     other = kept.client.put(HANDOFF_URL, json=PROMPT | {"mrope_position_delta": -4})
     assert (other.status_code, other.json()["code"], other.json()["retryable"]) == (
@@ -81,7 +81,7 @@ def test_a_key_that_is_not_there_is_named(kept: Rest) -> None:
     assert kept.client.get(HANDOFF_URL).status_code == 404
 
 
-def test_metadata_from_an_answer_of_encode_may_be_given_along(kept: Rest) -> None:
+def test_a_put_may_carry_the_metadata_of_an_encode_answer(kept: Rest) -> None:
     metadata = kept.client.get(f"/v1/metadata/{IMAGE}").json()
     kept.store.embeddings.remove([IMAGE])
     item = {"key": IMAGE, "offset": 0, "length": 5}
@@ -90,7 +90,7 @@ def test_metadata_from_an_answer_of_encode_may_be_given_along(kept: Rest) -> Non
     assert kept.client.get(HANDOFF_URL).json()["items"][0]["metadata"]["embedding_key"] == IMAGE
 
 
-def test_one_second_is_one(quiet: Rest) -> None:
+def test_one_second_is_written_in_the_singular(quiet: Rest) -> None:
     assert seconds_text(1) == "1 second"
     answer = quiet.client.get(HANDOFF_URL, params={"wait": 1})
     assert answer.json()["detail"] == "no handoff of that request id came within 1 second"
@@ -152,7 +152,7 @@ def test_deleting_is_idempotent_and_frees_the_id(kept: Rest) -> None:
     assert kept.client.put(HANDOFF_URL, json=PROMPT | {"mrope_position_delta": 1}).status_code == 201
 
 
-def test_it_ends_with_its_time(make_rest: MakeRest) -> None:
+def test_a_handoff_expires(make_rest: MakeRest) -> None:
     rest = cache_image_and_audio(make_rest(handoff_ttl=0.2))
     assert rest.client.put(HANDOFF_URL, json=PROMPT).json()["ttl"] == 0.2
     end = time.monotonic() + 5
@@ -162,7 +162,7 @@ def test_it_ends_with_its_time(make_rest: MakeRest) -> None:
     assert rest.client.get(HANDOFF_URL).status_code == 404
 
 
-def test_it_is_documented(quiet: Rest) -> None:
+def test_the_routes_are_documented(quiet: Rest) -> None:
     document = quiet.client.get("/openapi.json").json()
     assert set(document["paths"]["/v1/handoff/{request_id}"]) == {"put", "get", "delete"}
     assert {"HandoffRequest", "Handoff", "HandoffReceipt", "SlicesRequest"} <= set(
@@ -170,7 +170,7 @@ def test_it_is_documented(quiet: Rest) -> None:
     )
 
 
-def test_what_is_there_takes_neither_a_thread_nor_a_subscription(
+def test_a_handoff_that_is_there_takes_neither_a_thread_nor_a_subscription(
     kept: Rest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept.client.put(HANDOFF_URL, json=PROMPT)

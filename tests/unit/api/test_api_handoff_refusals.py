@@ -64,9 +64,7 @@ def test_a_malformed_body_is_refused_and_named(quiet: Rest, text: str, named: st
         ("video_timestamps", [0, 1e308], ""),
     ],
 )
-def test_metadata_that_cannot_be_is_refused_and_named(
-    kept: Rest, field: str, value: object, named: str
-) -> None:
+def test_impossible_metadata_is_refused_and_named(kept: Rest, field: str, value: object, named: str) -> None:
     metadata = kept.client.get(f"/v1/metadata/{IMAGE}").json() | {field: value}
     item = {"key": IMAGE, "offset": 0, "length": 5, "metadata": metadata}
     answer = kept.client.put(HANDOFF_URL, json={"items": [item]})

@@ -33,7 +33,7 @@ def files_of(rest: Rest) -> list[str]:
 
 
 def test_steady_traffic_never_fills_the_directory(make_rest: MakeRest) -> None:
-    rest = make_rest(blob_bytes=1024 * KIB)  # two such pictures fit
+    rest = make_rest(blob_bytes=1024 * KIB)  # two such images fit
     for number in range(12):
         assert rest.encode(inline(number))["state"] == "done"
     release_inline(rest.store, time.time())
@@ -41,7 +41,7 @@ def test_steady_traffic_never_fills_the_directory(make_rest: MakeRest) -> None:
     assert rest.store.blobs.used_bytes() == 0
 
 
-def test_what_open_jobs_hold_is_not_taken_from_them(make_rest: MakeRest) -> None:
+def test_bytes_of_open_jobs_are_kept(make_rest: MakeRest) -> None:
     rest = make_rest(blob_bytes=1024 * KIB)
     rest.worker.go.clear()
     jobs = [rest.encode(inline(number), **WAITING)["job_id"] for number in range(2)]
@@ -54,7 +54,7 @@ def test_what_open_jobs_hold_is_not_taken_from_them(make_rest: MakeRest) -> None
     rest.worker.go.set()
 
 
-def test_one_of_several_that_does_not_fit_leaves_none(make_rest: MakeRest) -> None:
+def test_one_item_that_does_not_fit_leaves_none(make_rest: MakeRest) -> None:
     rest = make_rest(blob_bytes=1024 * KIB)
     rest.encode(*[inline(number) for number in range(3)], wait=0, status=503)
     assert files_of(rest) == []
@@ -82,10 +82,10 @@ def test_a_job_that_names_the_digest_of_another_holds_its_bytes(rest: Rest) -> N
     rest.worker.go.set()
 
 
-def test_a_process_that_was_stopped_while_it_started_a_job_says_come_again(
+def test_a_job_whose_start_took_too_long_is_refused_as_overloaded(
     rest: Rest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its bytes may have been freed meanwhile: the job must not fail as if its caller had named nothing."""
+    """Its bytes may have been freed by then: the job must not fail as if its caller had sent none."""
     create, jobs = rest.store.jobs.create, []
 
     def late(record: JobRecord, *args: object, **kwargs: object) -> None:

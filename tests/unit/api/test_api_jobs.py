@@ -184,7 +184,7 @@ def test_metrics_and_request_ids(rest: Rest) -> None:
 
 
 URL = "http://media.test/cat.png"
-DATA = b"a picture"
+DATA = b"an image"
 INLINE = {"type": "image", "data": base64.b64encode(DATA).decode()}
 LINKED = {"type": "image", "url": URL}
 
@@ -243,4 +243,4 @@ def test_a_broker_that_is_down_does_not_keep_a_job_from_being_cancelled(shared: 
     assert shared.client.delete(f"/v1/jobs/{jobs[0]}").json()["state"] == "cancelled"
     shared.worker.failing = None
     waiter = Waiter(jobs[1], PartId(0, Modality.IMAGE), shared.worker.published[1].to_json())
-    assert shared.store.flights.claim(key, waiter) is Claim.OWNED, "free for whoever comes first"
+    assert shared.store.flights.claim(key, waiter) is Claim.OWNED, "free for the next claim"

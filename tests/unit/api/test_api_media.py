@@ -99,7 +99,7 @@ def test_no_room(make_rest: MakeRest) -> None:
     assert files_of(rest) == []
 
 
-def test_a_body_that_never_ends_and_never_lets_wait_is_given_up_in_time() -> None:
+def test_a_body_that_never_ends_is_refused_in_time() -> None:
     pieces = 0
 
     async def receive() -> dict[str, object]:

@@ -73,14 +73,14 @@ def test_dtypes_may_differ_in_safetensors_and_not_in_raw(rest: Rest) -> None:
     np.testing.assert_array_equal(upper, rows(AUDIO, 7)[[2, 3, 4, 0]])
 
 
-def test_raw_is_the_rows_one_behind_the_other(kept: Rest) -> None:
+def test_raw_is_the_rows_in_sequence(kept: Rest) -> None:
     raw = ask(kept, (FILM, 10, None), (IMAGE, 0, 2), format="raw")
     wanted = np.concatenate([rows(FILM, 12)[10:], rows(IMAGE, 5)[:2]])
     np.testing.assert_array_equal(np.frombuffer(raw.content, "<f4").reshape(-1, 8), wanted)
     assert raw.headers["X-Epd-Rows"] == "2,2"
 
 
-def test_all_or_none_and_what_is_missing_is_named(kept: Rest) -> None:
+def test_a_missing_embedding_is_named_and_nothing_is_sent(kept: Rest) -> None:
     answer = ask(kept, (IMAGE, 0, None), (GONE, 0, None), (FILM, 0, 1))
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
     assert GONE in answer.json()["detail"]
@@ -89,7 +89,7 @@ def test_all_or_none_and_what_is_missing_is_named(kept: Rest) -> None:
     assert FILM in ask(kept, (IMAGE, 0, None), (FILM, 0, 1)).json()["detail"]
 
 
-def test_many_missing_ones_are_counted(kept: Rest) -> None:
+def test_many_missing_embeddings_are_counted(kept: Rest) -> None:
     answer = ask(kept, *((f"{number:064x}", 0, None) for number in range(20)))
     assert "and 12 more" in answer.json()["detail"]
 
@@ -137,7 +137,7 @@ def test_the_bounds_on_bytes(kept: Rest, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (answer.status_code, answer.json()["code"]) == (413, "media_too_large")
 
 
-def test_what_is_sent_is_pinned(kept: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_pinned_while_they_are_sent(kept: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
     pinned: list[list[str]] = []
     store = type(kept.store.embeddings)
     look_up = store.lookup
@@ -162,7 +162,7 @@ def test_nothing_stays_pinned_once_the_answer_is_sent_or_refused(kept: Rest) -> 
     assert {FILM, IMAGE} <= {row.entry.ref.key for row in rows}
 
 
-def test_what_another_reads_stays_pinned(kept: Rest) -> None:
+def test_the_pins_of_other_readers_stay(kept: Rest) -> None:
     kept.store.embeddings.lookup([FILM], lease=60, holder="another")
     assert ask(kept, (FILM, 0, None), (IMAGE, 0, 1)).status_code == 200
     rows = kept.store.embeddings.scan().rows

@@ -1,4 +1,4 @@
-"""One road for ``POST /v1/encode``: parsed, planned and looked up once, wherever the answer comes from."""
+"""``POST /v1/encode`` parses, plans and looks up a request once, wherever the answer comes from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The depth of the queues: a reading that fails, whatever the reason, counts as a broker in trouble."""
+"""Queue depth: a failed reading, whatever the reason, counts as a broker in trouble."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from epd.contracts.errors import StoreUnavailable
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("down"), RuntimeError("a bug"), OSError("no socket")])
-def test_any_failed_reading_is_trouble_until_one_succeeds(
+def test_a_failed_reading_is_trouble_until_one_succeeds(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("api.encode.capacity.READING_SECONDS", 0.02)
@@ -46,5 +46,5 @@ def _in_trouble(depth: QueueDepth) -> bool:
 def _until(check: Callable[[], bool]) -> None:
     end = time.monotonic() + 10
     while not check():
-        assert time.monotonic() < end, "it did not come true in time"
+        assert time.monotonic() < end, "the condition was not met in time"
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""The benchmark of a GPU, without one: sizes, counted operations, bounds of time, and what it prints."""
+"""The GPU benchmark without a GPU: sizes, counted operations, time limits, and its output."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_case_that_fails_does_not_end_the_others_but_a_lost_device_does() -> N
     assert course.left_out == ["after"]
 
 
-def test_a_run_without_figures_is_told_in_words() -> None:
+def test_a_run_without_figures_is_reported_in_words() -> None:
     document: dict[str, Any] = {
         "device_name": "thing", "torch": "2", "seconds": 1.0, "limit": None, "self_test": False,
         "left_out": ["overlap a"], "failed": {"limit": "RuntimeError: no"},
@@ -162,7 +162,7 @@ def test_a_run_without_figures_is_told_in_words() -> None:
     assert "Failed: limit: RuntimeError: no" in text
 
 
-def test_a_wrong_capture_stands_in_the_table() -> None:
+def test_a_wrong_capture_is_shown_in_the_table() -> None:
     batch = {"items": 1, "eager_ms": 2.0, "replay_ms": 1.0, "speed_up": 2.0, "items_per_s": 1000.0,
              "tflops": 5.0, "share_of_limit": 0.5, "largest_difference": float("nan")}  # fmt: skip
     memory = {"weights": 3 << 20, "graphs": 1 << 20, "eager_peak": None}

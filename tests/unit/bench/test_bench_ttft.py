@@ -43,7 +43,7 @@ class OneAtATime:
         answer.set_result({"tokens": [1]})
 
 
-def test_a_saturated_server_has_its_own_rate_and_never_more_open_than_told() -> None:
+def test_a_saturated_server_keeps_its_rate_and_its_limit_of_open_requests() -> None:
     server = OneAtATime(0.01)
     rate = saturate(server.ask, [{}] * 20, at_once=3)
     assert 0 < rate <= 125  # 100, but for when an end is noted

@@ -1,4 +1,4 @@
-"""``epd cache``: what it asks the server, and what it prints."""
+"""``epd cache``: its requests and its output."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_ls_shows_a_table(asked: list[httpx.Request], monkeypatch: pytest.Monkey
     assert "abababababab" in text
 
 
-def test_ls_that_is_piped_gives_a_line_for_each_with_its_whole_key(
+def test_ls_in_a_pipe_prints_whole_keys_one_a_line(
     asked: list[httpx.Request], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -149,19 +149,19 @@ def test_ls_that_is_piped_gives_a_line_for_each_with_its_whole_key(
     assert "removed 5" in _run("rm", *(line.split()[0] for line in lines[2:]))
 
 
-def test_an_encoder_that_nobody_knows_is_no_empty_cache(asked: list[httpx.Request]) -> None:
+def test_an_unknown_encoder_is_reported(asked: list[httpx.Request]) -> None:
     for command in (["ls"], ["ls", "--json"], ["clear", "--yes"]):
         done = CliRunner().invoke(typer_app, ["cache", *command, "--encoder", "dino"])
         assert done.exit_code == 0
         assert done.stderr == "nothing found, and no encoder is named 'dino'; known: ear, eye\n"
 
 
-def test_a_known_encoder_without_entries_is_one(asked: list[httpx.Request]) -> None:
+def test_a_known_encoder_without_entries_is_not_reported(asked: list[httpx.Request]) -> None:
     done = CliRunner().invoke(typer_app, ["cache", "ls", "--encoder", "ear"])
     assert (done.exit_code, done.stderr) == (0, "")
 
 
-def test_stat_tells_sizes_ratio_and_moves(asked: list[httpx.Request]) -> None:
+def test_stat_shows_sizes_ratio_and_moves(asked: list[httpx.Request]) -> None:
     text = _run("stat")
     assert "cache: 3 embeddings, 1.0 MiB of 4.0 MiB" in text
     assert "cache on L2: 9 embeddings, 5.0 MiB of 8.0 MiB" in text
@@ -172,7 +172,7 @@ def test_stat_tells_sizes_ratio_and_moves(asked: list[httpx.Request]) -> None:
     assert json.loads(_run("stat", "--json"))["cache_totals"]["demotions"] == 9
 
 
-def test_rm_tells_what_was_not_there(asked: list[httpx.Request]) -> None:
+def test_rm_reports_missing_keys(asked: list[httpx.Request]) -> None:
     assert "removed 2" in _run("rm", ROWS[0].key, ROWS[1].key)
     assert [request.method for request in asked] == ["DELETE", "DELETE"]
     text = _run("rm", "f" * 64, ROWS[1].key, code=1)
@@ -180,7 +180,7 @@ def test_rm_tells_what_was_not_there(asked: list[httpx.Request]) -> None:
     assert "removed 1" in text
 
 
-def test_clear_asks_first_and_goes_on_until_all_were_looked_at(asked: list[httpx.Request]) -> None:
+def test_clear_asks_first_and_follows_all_pages(asked: list[httpx.Request]) -> None:
     _run("clear", answer="n\n", code=1)
     assert asked == []
     nobody = CliRunner().invoke(typer_app, ["cache", "clear"])  # standard input at its end

@@ -1,4 +1,4 @@
-"""What ``epd doctor`` says is what the workers do."""
+"""``epd doctor`` reports what the workers do."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ from epd.stack.parts import DEFAULT_DATA_DIR, env_file, free_port, running_setti
         ),
     ],
 )
-def test_a_server_that_is_too_old_is_told(told: dict[str, str], well: bool, words: str) -> None:
+def test_a_server_that_is_too_old_is_reported(told: dict[str, str], well: bool, words: str) -> None:
     assert doctor._server(told, "host") == (well, words)
 
 
-def test_the_redis_of_the_stack_that_runs_here_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_redis_of_a_running_stack_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("EPD_BROKER_URL", raising=False)
     assert doctor._broker(Settings())[1].startswith("the default; no stack runs")
@@ -42,14 +40,14 @@ def test_the_redis_of_the_stack_that_runs_here_is_found(
     assert doctor._broker(Settings()) == ("redis://given:1/0", "EPD_BROKER_URL")
 
 
-def test_a_redis_that_is_not_there_is_told_with_whose_it_is() -> None:
+def test_an_unreachable_redis_is_reported_with_its_source() -> None:
     well, found = doctor._redis(f"redis://:secret@127.0.0.1:{free_port()}/0", "EPD_BROKER_URL")
     assert well
     assert "(EPD_BROKER_URL): " in found
     assert "secret" not in found
 
 
-def test_no_server_is_no_fault() -> None:
+def test_a_missing_api_is_no_fault() -> None:
     well, found = doctor._api(f"http://127.0.0.1:{free_port()}")
     assert well
     assert "none at http://127.0.0.1:" in found

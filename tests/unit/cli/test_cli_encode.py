@@ -40,7 +40,7 @@ def video() -> ItemAnswer:
     )
 
 
-def test_a_line_is_json_with_the_name_that_was_asked_for() -> None:
+def test_a_json_line_names_its_source() -> None:
     line = json.loads(item_line("v.mp4", video()))
     assert line["source"] == "v.mp4"
     assert line["tracks"][0]["embedding"]["shape"] == [4, 8]
@@ -66,17 +66,17 @@ def test_the_table_has_a_row_for_each_track_and_fits_into_80_columns() -> None:
     assert "[c].png" in "".join(line.split(" ")[0] for line in lines)  # no markup, and nothing cut off
 
 
-def test_what_failed_is_told_with_its_message_and_a_long_list_is_cut() -> None:
-    track = PartAnswer(type=Modality.AUDIO, state=State.FAILED, error=failed("no sound").error)
+def test_failures_show_their_message_and_a_long_list_is_cut() -> None:
+    track = PartAnswer(type=Modality.AUDIO, state=State.FAILED, error=failed("no audio").error)
     silent = video().model_copy(update={"tracks": (track,)})
     lines = list(error_lines([("a.png", failed("bad [IDAT]")), ("v.mp4", silent)]))
-    assert lines == ["a.png: corrupt_media: bad [IDAT]", "v.mp4 audio track: corrupt_media: no sound"]
+    assert lines == ["a.png: corrupt_media: bad [IDAT]", "v.mp4 audio track: corrupt_media: no audio"]
     many = list(error_lines([("a.png", failed())] * 30))
     assert len(many) == 21
     assert "10 more" in many[-1]
 
 
-def test_an_item_that_no_job_took_has_no_type() -> None:
+def test_a_refused_item_has_no_type() -> None:
     refused = RefusedItem(index=0, type=Modality.IMAGE, state=State.FAILED, error=failed().error)
     assert "type" not in json.loads(item_line("x", refused))
     assert ["x", "-", "-", "failed", *"------"] in [line.split() for line in drawn([("x", refused)])]

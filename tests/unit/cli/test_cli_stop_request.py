@@ -1,4 +1,4 @@
-"""The wish to stop: it comes through whatever the main thread is at."""
+"""A request to stop arrives whatever the main thread is doing."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ assert stop.wait(60) and stop.is_asked()
 
 
 @pytest.mark.timeout(60)
-def test_no_signal_stops_the_process_from_hearing_the_next() -> None:
+def test_signals_in_quick_succession_are_all_handled() -> None:
     subprocess.run([sys.executable, "-c", FLOODED], check=True, timeout=40)
 
 
-def test_it_is_not_asked_before_a_signal_comes_and_stays_asked() -> None:
+def test_a_signal_sets_the_request_for_good() -> None:
     stop = StopRequest()
     before = signal.getsignal(signal.SIGUSR1)
     try:
@@ -46,7 +46,7 @@ def test_it_is_not_asked_before_a_signal_comes_and_stays_asked() -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_more_wishes_than_a_pipe_holds_are_one_wish() -> None:
+def test_more_requests_than_a_pipe_holds_are_one_request() -> None:
     stop = StopRequest()
     for _ in range(70_000):
         stop.ask()

@@ -44,7 +44,7 @@ def test_a_data_folder_is_held_by_one_stack_until_it_stops(tmp_path: Path) -> No
     Stack(options).stop()
 
 
-def test_a_hold_ends_with_its_file(tmp_path: Path) -> None:
+def test_closing_the_lock_file_releases_the_folder(tmp_path: Path) -> None:
     hold_data_dir(tmp_path).close()
     hold_data_dir(tmp_path).close()
 

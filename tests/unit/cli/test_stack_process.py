@@ -40,7 +40,7 @@ def test_a_child_that_cannot_start_is_left_down(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [0, 1, 69, 70, 75])
-def test_a_child_that_died_otherwise_is_started_anew(tmp_path: Path, status: int) -> None:
+def test_a_child_that_died_otherwise_is_restarted(tmp_path: Path, status: int) -> None:
     child = child_of(tmp_path, status)
     child.start()
     assert check_until(child, lambda: child.restarts > 0, within=20)
@@ -77,7 +77,7 @@ def answering(stack: Stack, monkeypatch: pytest.MonkeyPatch, answer: Callable[[]
     monkeypatch.setattr(stack, "_not_ready", answer)
 
 
-def test_restarts_of_long_ago_do_not_end_the_wait(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_earlier_restarts_do_not_end_the_wait(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter(["store: no answer", ""])
     answering(stack, monkeypatch, lambda: next(answers))
     stack.wait_ready(10)

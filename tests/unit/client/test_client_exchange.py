@@ -1,4 +1,4 @@
-"""The blocking client on real sockets: times, kept connections, logins, and servers that fail it."""
+"""The blocking client on real sockets: timeouts, kept connections, logins, and servers that break."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_connection_is_kept_and_given_up_when_the_server_closed_it(server: See
         assert exchange.send("GET", "/a").status == 200
 
 
-def test_a_request_that_waits_may_take_so_much_longer(server: Seen) -> None:
+def test_a_waiting_request_has_a_longer_timeout(server: Seen) -> None:
     server.delay = 0.6
     with exchange_with(f"http://127.0.0.1:{server.port}", timeout=0.2) as exchange:
         began = time.monotonic()
@@ -98,7 +98,7 @@ def test_a_request_that_waits_may_take_so_much_longer(server: Seen) -> None:
         assert exchange.send("GET", "/a", wait=2.0).status == 200
 
 
-def test_a_prefix_a_login_and_odd_names_go_along(server: Seen) -> None:
+def test_prefix_login_and_odd_names_are_sent(server: Seen) -> None:
     with exchange_with(f"http://me:s3@127.0.0.1:{server.port}/epd/") as exchange:
         exchange.send("POST", "/v1/x y?wait=3", body=b"{}", headers={"Content-Type": "application/json"})
         server.delay = 0.3
@@ -127,7 +127,7 @@ def test_events_come_line_by_line_and_a_problem_is_its_error(server: Seen) -> No
             list(client.events("gone"))
 
 
-def test_nobody_there_and_a_server_that_breaks_off_are_told() -> None:
+def test_unreachable_and_broken_servers_are_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
 

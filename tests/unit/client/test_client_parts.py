@@ -36,7 +36,7 @@ def test_the_type_follows_the_name(name: str, type_: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["noend", "a.pdf", "data:text/html,x", "https://h.example/"])
-def test_an_unknown_type_is_asked_for(name: str) -> None:
+def test_an_unknown_type_must_be_given(name: str) -> None:
     with pytest.raises(errors.InvalidRequest, match="cannot tell the type"):
         guess_type(name)
 
@@ -68,14 +68,14 @@ def test_a_file_whose_name_looks_like_a_url_is_a_file(
     assert prepare(name).upload == Path(name)
 
 
-def test_names_that_no_file_and_no_url_can_have_are_the_callers_fault() -> None:
+def test_impossible_names_are_the_callers_fault() -> None:
     with pytest.raises(errors.InvalidRequest, match=r"cannot read aaaa.*File name too long"):
         prepare("a" * 300 + ".png")
     with pytest.raises(errors.InvalidRequest, match="not a URL"):
         prepare("http://h.example/\udcff.png")
 
 
-def test_a_server_url_that_is_none_is_the_callers_fault() -> None:
+def test_an_invalid_server_url_is_the_callers_fault() -> None:
     for url in ("http://[::1", "localhost:8000", "127.0.0.1:8000", "ftp://h.example", "http://", ""):
         for client in (Client, AsyncClient):
             with pytest.raises(errors.InvalidRequest, match="not a URL"):
@@ -83,7 +83,7 @@ def test_a_server_url_that_is_none_is_the_callers_fault() -> None:
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b""])
-def test_a_good_answer_of_some_other_server_is_told(body: bytes) -> None:
+def test_an_answer_of_another_server_is_reported(body: bytes) -> None:
     with pytest.raises(Unreachable, match="epd server"):
         calls.get_status().read(Answer(200, {}, body))
 

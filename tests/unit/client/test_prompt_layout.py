@@ -1,4 +1,4 @@
-"""``split_by_offset``: every item is before, across or after, and the rows still needed are exactly right."""
+"""``split_by_offset``: items before, across and after the offset, and exactly the rows still needed."""
 
 from __future__ import annotations
 

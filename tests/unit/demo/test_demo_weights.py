@@ -95,7 +95,7 @@ def test_a_failed_fill_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_made_meanwhile_by_another_is_kept(tmp_path: Path) -> None:
+def test_a_folder_that_another_process_made_first_is_kept(tmp_path: Path) -> None:
     def fill(folder: Path) -> None:
         publish_folder(tmp_path / "m", SOURCE, lambda other: (other / "theirs").touch())
         (folder / "ours").touch()

@@ -1,4 +1,4 @@
-"""The parts of examples/epd_transformers that need no stack: prompts, caches, places, and lone failures."""
+"""The parts of examples/epd_transformers that need no stack: prompts, caches, placeholders, failures."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_grids_go_by_type_and_times_to_qwen2_5_alone() -> None:
     assert "second_per_grid_ts" not in model_inputs(prompt, [VIDEO], family="qwen3_vl")
 
 
-def test_audios_are_sequences_beside_the_prompt() -> None:
+def test_audio_is_passed_as_separate_sequences() -> None:
     parts = ["look ", {"type": "video"}, {"type": "audio"}]
     assert prompts_of(parts, [item(VIDEO, AUDIO), item(AUDIO)]) == [["look ", VIDEO], [AUDIO], [AUDIO]]
     assert prompts_of([{"type": "audio"}], [item(AUDIO)]) == [[AUDIO]]
@@ -122,4 +122,4 @@ def test_a_request_that_fails_says_so_and_is_alone(capsys: pytest.CaptureFixture
     said = {line["request_id"]: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
     assert said["bad"]["error"] == "EncodeFailed: no such file"
     assert said["good"]["tokens"] == [1]
-    assert None in said  # it told when it was ready
+    assert None in said  # it said when it was ready

@@ -97,7 +97,7 @@ def test_different_media_give_different_rows(encoder: Encoder) -> None:
 
 
 def test_a_poisoned_item_spoils_no_other(encoder: Encoder) -> None:
-    """NaN in one item's inputs stays in its rows: sound can hold it, pixels are poisoned after packing."""
+    """NaN in one item's inputs stays in its rows: audio can hold it, pixels are poisoned after packing."""
     items = ITEMS[encoder.card.family]()
     plans = [encoder.plan(raw, tiny.NO_OPTIONS) for raw, _ in items]
     inputs = encoder.preprocess([data for _, data in items], plans)

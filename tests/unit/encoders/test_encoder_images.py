@@ -1,4 +1,4 @@
-"""CLIP and SigLIP: rows of a picture, defaults of short files, and which checkpoints they refuse."""
+"""CLIP and SigLIP: rows of an image, defaults of short files, and which checkpoints they refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words for device and dtype in ``epd.toml``, and that cards and keys carry what they came to."""
+"""Settings for device and dtype in ``epd.toml``, and the resolved values in cards and keys."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_auto_on_cuda_does_not_emulate(
     assert resolve_dtype("auto", CUDA) is expected
 
 
-def test_words_that_say_a_dtype() -> None:
+def test_accepted_names_of_a_dtype() -> None:
     assert resolve_dtype("float32", CPU) is torch.float32
     assert resolve_dtype("bfloat16", CPU) is torch.bfloat16
     assert resolve_dtype("float16", CUDA) is torch.float16

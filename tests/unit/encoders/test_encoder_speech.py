@@ -69,7 +69,7 @@ def test_omni_counts_the_whole_audio(
 
 @pytest.mark.parametrize("family", PACKED)
 @pytest.mark.parametrize("samples", [1, 10, 320])
-def test_an_audio_without_a_row_is_refused(encoders: dict[str, Encoder], family: str, samples: int) -> None:
+def test_audio_without_a_row_is_refused(encoders: dict[str, Encoder], family: str, samples: int) -> None:
     with pytest.raises(EmptyMedia, match="the least is 321"):
         encoders[family].plan(tiny.raw_audio(samples), tiny.NO_OPTIONS)
 
@@ -102,7 +102,7 @@ def test_positions_are_waves() -> None:
 
 @pytest.mark.parametrize("samples", [160, 321, 31999, 32001, 70000, 159841, 160000])
 def test_chunks_are_the_windows_features(samples: int) -> None:
-    """Both ways to the same features: a window of 10 s, and chunks of 2 s up to the sound's end."""
+    """Both ways to the same features: a window of 10 s, and chunks of 2 s up to the end of the audio."""
     rule = MelRule(bins=128, window=160000)
     audio = torch.randn(samples, generator=torch.Generator().manual_seed(samples)) * 0.1
     whole = log_mel(stack_windows([audio], rule, CPU), rule)[0]

@@ -1,4 +1,4 @@
-"""How CUDA graphs are captured: on which stream, in which pool, and what a failed capture leaves behind."""
+"""How CUDA graphs are captured: the stream, the memory pool, and what a failed capture leaves."""
 
 from __future__ import annotations
 

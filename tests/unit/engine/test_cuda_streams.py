@@ -1,4 +1,4 @@
-"""What the streams of CUDA ask of torch, in which order and from which thread; the stand-in only notes it."""
+"""The calls that CUDA streams make to torch, their order and their threads, recorded by a stand-in."""
 
 from __future__ import annotations
 

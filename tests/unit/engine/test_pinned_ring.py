@@ -1,4 +1,4 @@
-"""The pinned ring: no place is written again before its copy is done, and nothing waits for ever."""
+"""The pinned ring: no place is reused before its copy is done, and no wait is unbounded."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_copy_that_never_ends_is_a_hung_device() -> None:
     streams.close()
 
 
-def test_what_cannot_be_pinned_is_halved_and_then_given_up() -> None:
+def test_memory_that_cannot_be_pinned_is_halved_and_then_given_up() -> None:
     half = open_ring(TwinStreams(pinnable=5 * MIB).pinned, 8 * MIB)
     assert half is not None
     assert half.nbytes == 4 * MIB

@@ -1,4 +1,4 @@
-"""What a handoff may say: order, overlaps, spans, rows, and the bounds on its size."""
+"""Handoff documents: order, overlaps, spans, rows, and limits on their size."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_one_run_and_several() -> None:
         ({"offset": -1, "length": 6}, "greater than or equal to 0"),
     ],
 )
-def test_a_place_that_cannot_be(place: dict[str, object], why: str) -> None:
+def test_impossible_places_are_refused(place: dict[str, object], why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         Placed.model_validate(place)
 
@@ -66,20 +66,22 @@ def test_a_place_that_cannot_be(place: dict[str, object], why: str) -> None:
         ([(0, 4)], {"extra": {"x": "y" * MAX_EXTRA_BYTES}}, "over 4096 bytes"),
     ],
 )
-def test_a_prompt_that_cannot_be(items: list[tuple[int, int]], fields: dict[str, object], why: str) -> None:
+def test_impossible_prompts_are_refused(
+    items: list[tuple[int, int]], fields: dict[str, object], why: str
+) -> None:
     with pytest.raises(ValidationError, match=why):
         request(*({"offset": offset, "length": length} for offset, length in items), **fields)
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400", "[{}, -1e999]", '{"y": NaN}'])
-def test_what_is_no_number_of_json_is_refused(number: str) -> None:
+def test_numbers_outside_json_are_refused(number: str) -> None:
     with pytest.raises(ValidationError, match="NaN, Infinity"):
         HandoffRequest.from_json(f'{{"items": [], "extra": {{"x": {number}}}}}')
     with pytest.raises(ValidationError, match="finite number"):
         HandoffRequest(items=(), extra={"x": [float("inf")]})
 
 
-def test_items_may_be_woven_into_each_other() -> None:
+def test_items_may_interleave() -> None:
     video = {"offset": 2, "length": 4, "spans": [(2, 2), (7, 2)]}
     audio = {"offset": 4, "length": 5, "spans": [(4, 3), (9, 2)]}
     assert len(request(video, audio, prompt_tokens=11).items) == 2
@@ -122,7 +124,7 @@ def test_metadata_is_bounded(field: str, value: object) -> None:
     assert {error["loc"][0] for error in caught.value.errors()} == {field}
 
 
-def test_metadata_given_along_is_of_the_key() -> None:
+def test_metadata_must_belong_to_its_key() -> None:
     assert Placement(key=KEY, offset=0, length=6, metadata=known()).metadata is not None
     with pytest.raises(ValidationError, match="another key"):
         Placement(key="c" * 64, offset=0, length=6, metadata=known())

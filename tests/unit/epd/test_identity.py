@@ -1,4 +1,4 @@
-"""Keys: equal for equal inputs in every process, another for each field that changes an output."""
+"""Embedding keys: equal for equal inputs in every process, different if any field that matters changes."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ _NEEDED = {
 
 
 def rows() -> Iterator[tuple[str, str]]:
-    """(setting without its prefix, default as it is told) of every table that has both."""
+    """(setting without its prefix, documented default) of every table that has both."""
     for page in _PAGES:
         for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
             if line.startswith("| `EPD_"):

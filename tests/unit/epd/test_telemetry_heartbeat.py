@@ -1,4 +1,4 @@
-"""The heartbeat thread beats on, whatever the store or the worker does, and says goodbye."""
+"""The heartbeat thread keeps beating despite errors of the store or the worker, and says goodbye."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trace context: passed on without an SDK, a child span with one, nothing for what is no context."""
+"""Trace context: passed on without an SDK, a child span with one, nothing for an invalid context."""
 
 from __future__ import annotations
 

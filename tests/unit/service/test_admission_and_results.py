@@ -195,7 +195,7 @@ def test_a_store_that_is_away_past_the_deadline_ends_in_a_failure(bench: EncodeB
 
 @pytest.mark.parametrize("kind", [RawFrames, RawAudio])
 @pytest.mark.parametrize("partial", [True, False])
-def test_a_file_that_broke_off_is_said_to_be_partial(
+def test_a_truncated_file_is_marked_as_partial(
     tmp_path: Path, stores: Stores, kind: type[RawMedia], partial: bool
 ) -> None:
     bench = EncodeBench(tmp_path, stores)

@@ -113,7 +113,7 @@ def test_a_cancelled_and_a_revoked_message_run_no_forward(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("document", [None, {}, {"job_id": 3}, "text"])
-def test_what_is_no_encode_message_fails_and_harms_nobody(rig: Rig, document: Any) -> None:
+def test_an_invalid_encode_message_fails_alone(rig: Rig, document: Any) -> None:
     rig.accept("bad", document)
     rig.accept("good", rig.bench.ticket(1, size=(30, 40)).message.to_document())
     results = rig.wait(2)

@@ -1,4 +1,4 @@
-"""Memory is measured where it is held, and told to the API."""
+"""Memory is measured in the process that holds it and reported to the API."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_shared_memory_counts_once_and_bfloat16_is_half(tmp_path: Path) -> None:
     assert encoder_bytes(half) * 2 == pytest.approx(encoder_bytes(full), rel=0.05)
 
 
-def test_the_worker_tells_its_own_memory() -> None:
+def test_the_worker_reports_its_own_memory() -> None:
     counters = memory_counters({"eye": 7}, "cpu", 9)
     assert counters["encoder_memory_bytes/eye"] == 7
     assert counters["staging_memory_bytes"] == 9

@@ -33,7 +33,7 @@ def test_a_cpu_runs_eagerly_and_refuses_what_is_required() -> None:
         choose_runner(Settings(cuda_graphs="required"), "cpu")
 
 
-def test_what_is_required_is_looked_at_before_any_model_is_loaded(tmp_path: Path, stores: Stores) -> None:
+def test_required_graphs_are_checked_before_any_model_is_loaded(tmp_path: Path, stores: Stores) -> None:
     """The checkpoint is not even there, and the device is what is named."""
     bench = EncodeBench(tmp_path, stores, cuda_graphs="required")
     entry = EncoderConfig(family="dinov2", path=tmp_path / "nowhere", device="cpu")
@@ -77,7 +77,7 @@ def rig(eye: Encoder, tmp_path: Path, stores: Stores) -> Iterator[Rig]:
     rig.service.stop(20)
 
 
-def test_a_service_replays_and_its_heartbeat_tells(rig: Rig) -> None:
+def test_a_service_replays_and_its_heartbeat_reports_it(rig: Rig) -> None:
     deliverer = Deliverer()
     deliverer.dispatcher = rig.service.dispatcher
     rig.service.warm_up()
@@ -107,7 +107,7 @@ def test_a_required_graph_that_is_missing_ends_the_start(
     rig.service.abandon()
 
 
-def test_graphs_that_are_off_are_not_told(eye: Encoder, tmp_path: Path, stores: Stores) -> None:
+def test_graphs_that_are_off_are_not_reported(eye: Encoder, tmp_path: Path, stores: Stores) -> None:
     rig = Rig(tmp_path, stores, eye, cuda_graphs="off")
     rig.service.warm_up()
     assert not [key for key in rig.service.heartbeat().counters if key.startswith("graph")]

@@ -59,7 +59,7 @@ def test_segments_may_give_rows_of_their_own_number() -> None:
     assert [part.plan.tokens for part in parts] == [7, 7, 7], "what gives no row is not run"
 
 
-def test_what_cannot_be_cut_gives_no_piece() -> None:
+def test_media_that_cannot_be_cut_give_no_piece() -> None:
     with pytest.raises(ValueError, match="cannot be cut"):
         piece_of(ItemPlan(tokens=1, cost=1, bucket="b", segments=(1,)), [0])
 

@@ -35,7 +35,7 @@ def eye(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     return tiny_encoder("dinov2", tmp_path_factory.mktemp("eye"))
 
 
-def test_what_is_set_is_set(eye: Encoder) -> None:
+def test_a_given_number_of_threads_is_used(eye: Encoder) -> None:
     assert choose_threads(3, {"eye": eye}) == 3
     assert torch.get_num_threads() == 3
 
@@ -57,7 +57,7 @@ def test_one_half_and_all_are_measured_most_first() -> None:
     assert set(measured_seconds(2, measure)) == {1, 2}
 
 
-def test_what_would_take_too_long_is_not_measured() -> None:
+def test_slow_measurements_are_skipped() -> None:
     assert set(measured_seconds(8, lambda _count: 1.0)) == {8, 4}
     assert set(measured_seconds(8, lambda _count: 60.0)) == {8}
 
@@ -102,7 +102,7 @@ def test_a_slow_encoder_is_tried_once(monkeypatch: pytest.MonkeyPatch, eye: Enco
     assert slow.tries == 3  # one that warms up, one for each number of threads
 
 
-def test_an_encoder_that_does_not_run_is_said(monkeypatch: pytest.MonkeyPatch, eye: Encoder) -> None:
+def test_an_encoder_that_does_not_run_is_reported(monkeypatch: pytest.MonkeyPatch, eye: Encoder) -> None:
     class Broken:
         card = eye.card
 

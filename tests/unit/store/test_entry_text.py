@@ -88,7 +88,7 @@ def test_an_image_is_small() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "1", "{}", '{"d":1}', "not json"])
-def test_what_cannot_be_read_is_an_error(text: str) -> None:
+def test_unreadable_text_is_an_error(text: str) -> None:
     with pytest.raises((ValueError, ValidationError)):
         read_entry(KEY, text)
 
@@ -152,7 +152,7 @@ BROKEN = [{}, {"s": 0, "r": [1, 1]}, {"s": 1}, {"s": 1, "r": [1]}, {"s": "a", "r
 
 
 @pytest.mark.parametrize("value", BROKEN)
-def test_what_is_no_packed_value_is_an_error(value: object) -> None:
+def test_an_invalid_packed_value_is_an_error(value: object) -> None:
     with pytest.raises(ValueError, match=r".*"):
         unpack_times(value)
 
@@ -168,7 +168,7 @@ def made(folder: EmbeddingFolder, number: int) -> Entry:
     return Entry(ref=ref, metadata=metadata)
 
 
-def test_the_same_object_until_text_or_file_change(tmp_path: Path) -> None:
+def test_a_part_is_remembered_until_its_text_or_file_changes(tmp_path: Path) -> None:
     folder = EmbeddingFolder(tmp_path)
     entry, memory = made(folder, 1), PartMemory(folder)
     key, text = entry.ref.key, entry_text(entry)
@@ -193,7 +193,7 @@ def test_the_same_object_until_text_or_file_change(tmp_path: Path) -> None:
     assert again.record == first.record
 
 
-def test_no_more_than_the_limit_and_the_last_used_stay(tmp_path: Path) -> None:
+def test_the_most_recently_used_parts_stay(tmp_path: Path) -> None:
     folder = EmbeddingFolder(tmp_path)
     entries = [made(folder, number) for number in range(4)]
     memory = PartMemory(folder, limit=2)

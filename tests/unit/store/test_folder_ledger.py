@@ -33,7 +33,7 @@ print("held", flush=True)
 time.sleep(60)
 """
 
-#: Takes and gives back room as fast as it can, and tells how much it holds at most at once.
+#: Takes and gives back room as fast as it can, and checks what it holds at most at once.
 CHURNER = """
 import sys
 from pathlib import Path
@@ -74,7 +74,7 @@ def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate(timeout=10)
 
 
-def test_what_another_process_holds_counts_until_it_dies(tmp_path: Path) -> None:
+def test_space_held_by_another_process_counts_until_it_dies(tmp_path: Path) -> None:
     ledger = FolderLedger(tmp_path, MIB)
     with holder(tmp_path) as process:
         assert ledger.bytes_now() == 600 << 10
@@ -91,7 +91,7 @@ def test_what_another_process_holds_counts_until_it_dies(tmp_path: Path) -> None
     assert ledger.being_written() == frozenset()
 
 
-def test_a_count_removes_what_a_dead_writer_left(tmp_path: Path) -> None:
+def test_a_count_removes_the_files_of_dead_writers(tmp_path: Path) -> None:
     with holder(tmp_path):
         pass
     ledger = FolderLedger(tmp_path, MIB)
@@ -119,7 +119,7 @@ def test_damaged_totals_are_counted_again(tmp_path: Path, damage: bytes) -> None
     assert ledger.bytes_now() == 70
 
 
-def test_a_frozen_holder_of_the_lock_holds_nobody_for_long(
+def test_a_frozen_lock_holder_delays_others_for_a_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_ledger, "LOCK_SECONDS", 0.2)

@@ -35,14 +35,14 @@ ENTRY = Entry(
 
 
 @pytest.mark.parametrize("timings", [{}, {"fetch": 0.1, "forward": 1e-9, "write": 123456.789, "stage": 0.0}])
-def test_it_is_what_the_model_writes(timings: dict[str, float]) -> None:
+def test_the_text_of_a_finished_part_equals_that_of_the_model(timings: dict[str, float]) -> None:
     expected = PartRecord.done(ENTRY, timings)
     text = done_text(ENTRY.ref.to_json(), ENTRY.metadata.to_json(), timings)
     assert PartRecord.from_json(text) == expected
     assert json.loads(text) == json.loads(expected.to_json())
 
 
-def test_it_tells_what_segments_were_there() -> None:
+def test_the_text_of_a_finished_part_counts_its_segments() -> None:
     use = SegmentUse(cached=2, encoded=0)
     text = done_text(ENTRY.ref.to_json(), ENTRY.metadata.to_json(), {"fetch": 0.1}, use)
     assert PartRecord.from_json(text) == PartRecord.done(ENTRY, {"fetch": 0.1}, segments=use)
@@ -64,12 +64,12 @@ def test_chunks_hold_all_in_order(count: int) -> None:
         ("something else of 10.0.0.7", "the store refuses (error)"),
     ],
 )
-def test_a_refusal_is_told_by_its_code_alone(answer: str, told: str) -> None:
+def test_a_refusal_is_reported_by_its_code_alone(answer: str, told: str) -> None:
     with pytest.raises(StoreUnavailable) as caught, answering():
         raise BaseParser.parse_error(answer)
     assert str(caught.value) == told
 
 
-def test_silence_is_told_as_silence() -> None:
+def test_a_lost_connection_is_reported_as_no_answer() -> None:
     with pytest.raises(StoreUnavailable, match="does not answer: ConnectionError"), answering():
         raise ConnectionLost("10.0.0.7 refused")

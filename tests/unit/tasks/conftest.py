@@ -1,4 +1,4 @@
-"""A bench over a store of its own, a loopback web site, and two short videos."""
+"""Fixtures: a bench with a store, a loopback web site, and two short videos."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.tasks.page_site import Site, page_site
 
 @pytest.fixture
 def make_bench(tmp_path: Path, stores: Stores) -> MakeBench:
-    """A bench with settings of one's own."""
+    """Make a bench with the given settings."""
 
     def make(**settings: Any) -> Bench:
         return Bench(tmp_path, stores, **settings)

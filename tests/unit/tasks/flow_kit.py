@@ -78,7 +78,7 @@ def png(colour: tuple[int, int, int] = (255, 0, 0)) -> bytes:
 
 
 def make_videos(folder: Path) -> dict[str, bytes]:
-    """One second of moving picture, with a tone (``loud``) and without (``silent``)."""
+    """One second of video, with a tone (``loud``) and without (``silent``)."""
     image = ["-f", "lavfi", "-i", "testsrc=size=64x48:rate=8:duration=1"]
     tone = ["-f", "lavfi", "-i", "sine=frequency=440:duration=1"]
     made = {}

@@ -1,4 +1,4 @@
-"""A loopback web site whose answers a test can hold back, and what tests do around a download from it."""
+"""A loopback web site whose answers a test can hold back, and helpers for downloads from it."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_changed_encoder_goes_back_to_fetch(bench: Bench) -> None:
     assert not bench.outbox.encodes
 
 
-def test_changed_encoder_lets_those_who_wait_ask_again_too(bench: Bench) -> None:
+def test_changed_encoder_sends_its_waiters_back_too(bench: Bench) -> None:
     source = bench.upload(png())
     one, two = bench.job((IMAGE, source)), bench.job((IMAGE, source))
     decode = bench.fetched(one)

@@ -1,4 +1,4 @@
-"""Decode of videos: which parts they have, and what becomes of a sound that is missing or broken."""
+"""Decode of videos: which parts they have, and what happens when the audio is missing or broken."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_second_video_waits_for_both_tracks(bench: Bench, videos: dict[str, byte
     one, two = bench.job((VIDEO, source)), bench.job((VIDEO, source))
     bench.decode(bench.fetched(one))
     bench.fetch(two)
-    assert len(bench.outbox.decodes) == 1, "its sound is known, so it waits without a decode"
+    assert len(bench.outbox.decodes) == 1, "its audio is known, so it waits without a decode"
     assert [encode.job_id for encode in bench.outbox.encodes] == [one.job_id] * 2
     for encode in bench.outbox.encodes:
         bench.complete(encode.wanted, encode.digest, has_audio=True if encode.wanted.track is VIDEO else None)
@@ -86,7 +86,7 @@ def test_second_video_waits_for_both_tracks(bench: Bench, videos: dict[str, byte
         assert set(view.parts) == {"0.video", "0.audio"}
 
 
-def test_image_as_audio_is_unsupported_whoever_else_sends_it(bench: Bench) -> None:
+def test_an_image_sent_as_audio_is_unsupported(bench: Bench) -> None:
     source = bench.upload(png())
     audio, film = bench.job((AUDIO, source)), bench.job((VIDEO, source))
     decode = bench.fetched(audio)

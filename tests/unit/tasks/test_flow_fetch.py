@@ -67,7 +67,7 @@ def test_waiting_item_leaves_no_download_behind(bench: Bench, site: Site) -> Non
     assert bench.files("s") == [bench.outbox.decodes[0].blob.name]
 
 
-def test_the_same_message_twice_flies_twice_and_loses_nothing(bench: Bench) -> None:
+def test_a_message_delivered_twice_is_fetched_twice_and_loses_nothing(bench: Bench) -> None:
     message = bench.job((IMAGE, bench.upload(png())))
     bench.fetch(message)
     bench.fetch(message)

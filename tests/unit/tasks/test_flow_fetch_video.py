@@ -1,4 +1,4 @@
-"""Fetch of videos: a video may have a second part, and the cache may know."""
+"""Fetch of videos: a video may have an audio part, and the cache may know whether it has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One download of a URL for all who want it at once: shared bytes, shared errors, and leaders that end."""
+"""One download of a URL for all concurrent requests: shared bytes, shared errors, leaders that end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.tasks.page_site import Site, complete_all, fetch_during, in_flig
 IMAGE, VIDEO, AUDIO = Modality.IMAGE, Modality.VIDEO, Modality.AUDIO
 
 
-def test_who_comes_during_a_download_shares_it(bench: Bench, site: Site) -> None:
+def test_a_request_during_a_download_shares_it(bench: Bench, site: Site) -> None:
     jobs = [bench.job((IMAGE, site.source)) for _ in range(5)]
     fetch_during(bench, site, jobs[0], jobs[1:])
     assert site.hits == 1
@@ -38,7 +38,7 @@ def test_one_job_that_names_a_url_twice_downloads_it_once(bench: Bench, site: Si
     assert {bench.part(message, f"{index}.image").state for index in (0, 1)} == {State.DONE}
 
 
-def test_the_error_of_a_download_is_that_of_all(bench: Bench, site: Site) -> None:
+def test_all_waiters_get_the_error_of_the_download(bench: Bench, site: Site) -> None:
     site.status = 404
     jobs = [bench.job((IMAGE, site.source)) for _ in range(4)]
     fetch_during(bench, site, jobs[0], jobs[1:])
@@ -47,7 +47,7 @@ def test_the_error_of_a_download_is_that_of_all(bench: Bench, site: Site) -> Non
     assert not in_flight(bench, site)
 
 
-def test_the_error_of_decoding_is_that_of_all_too(bench: Bench, site: Site) -> None:
+def test_all_waiters_get_the_error_of_decoding(bench: Bench, site: Site) -> None:
     site.body = png()[:45]
     jobs = [bench.job((IMAGE, site.source)) for _ in range(3)]
     fetch_during(bench, site, jobs[0], jobs[1:])
@@ -132,7 +132,7 @@ def test_a_download_just_before_is_shared_while_its_embedding_is_made(bench: Ben
     assert len(bench.outbox.decodes) == 1
 
 
-def test_what_is_cached_is_not_shared_beyond_its_time(bench: Bench, site: Site) -> None:
+def test_a_cached_download_is_not_shared_beyond_its_time(bench: Bench, site: Site) -> None:
     bench.fetch(bench.job((IMAGE, site.source)))
     bench.decode(bench.outbox.decodes[0])
     complete_all(bench)
@@ -143,7 +143,7 @@ def test_what_is_cached_is_not_shared_beyond_its_time(bench: Bench, site: Site) 
     assert bench.outbox.decodes[-1].digest == content_digest(site.body)
 
 
-def test_what_was_to_be_joined_and_has_ended_is_downloaded_after_all(bench: Bench, site: Site) -> None:
+def test_a_flight_that_ended_before_it_was_joined_is_downloaded_again(bench: Bench, site: Site) -> None:
     first, second = bench.job((IMAGE, site.source)), bench.job((IMAGE, site.source))
     bench.fetch(first)
     active = bench.store.flights.active

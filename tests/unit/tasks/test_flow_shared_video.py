@@ -1,4 +1,4 @@
-"""One download of a video for all who want it at once; `decode` serves the waiters where sound decides."""
+"""One download of a video for all concurrent requests; decode serves the waiters if the audio decides."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_video_is_downloaded_and_decoded_once(
     site.body = videos[kind]
     jobs = [bench.job((VIDEO, site.source)) for _ in range(4)]
     fetch_during(bench, site, jobs[0], jobs[1:])
-    assert in_flight(bench, site, VIDEO), "only decoding tells which parts there are"
+    assert in_flight(bench, site, VIDEO), "only decoding finds which parts there are"
     (decode,) = bench.outbox.decodes
     bench.decode(decode)
     assert not in_flight(bench, site, VIDEO)
@@ -47,7 +47,7 @@ def test_a_file_that_is_no_video_fails_all(bench: Bench, site: Site) -> None:
     assert site.hits == 1
 
 
-def test_who_insists_on_audio_fails_alone_and_the_others_start_again(
+def test_an_item_that_requires_audio_fails_alone_and_the_others_start_again(
     bench: Bench,
     site: Site,
     videos: dict[str, bytes],

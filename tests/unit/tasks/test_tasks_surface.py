@@ -111,7 +111,7 @@ def test_poison_fails_its_item(bench: Bench, stage: str) -> None:
     assert stage != "encode" or bench.files("r") == []
 
 
-def test_poison_fails_those_who_wait_too(bench: Bench) -> None:
+def test_poison_fails_the_waiters_too(bench: Bench) -> None:
     source = bench.upload(png())
     one, two = bench.job((IMAGE, source)), bench.job((IMAGE, source))
     bench.fetch(one)

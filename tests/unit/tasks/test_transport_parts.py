@@ -76,7 +76,7 @@ def test_a_pause_of_the_watcher_proves_nothing() -> None:
     assert looks.look(3600.0, {"slow": b"1"}) == []
 
 
-def test_a_session_seen_again_after_its_end_starts_anew() -> None:
+def test_a_session_seen_again_after_its_end_starts_over() -> None:
     looks = watch()
     for tick in range(6):
         looks.look(tick / 2, {"name": b"1"})
@@ -109,11 +109,11 @@ def test_a_session_of_an_image_that_this_process_replaced_is_dead() -> None:
 @pytest.mark.parametrize(
     "text", [b"", b"[]", b"{", b'{"pid": 1}', b'{"pid": "x", "namespace": "", "started": 1}']
 )
-def test_a_strange_descriptor_proves_nothing(text: bytes) -> None:
+def test_an_invalid_descriptor_proves_nothing(text: bytes) -> None:
     assert parse_mark(text) is None
 
 
-def test_a_poison_message_tells_its_task_and_arguments() -> None:
+def test_a_poison_message_names_its_task_and_arguments() -> None:
     body = base64.b64encode(json.dumps([["item"], {"n": 1}, {}]).encode()).decode()
     raw = json.dumps(
         {"body": body, "headers": {"task": "t", "id": "i"}, "properties": {"body_encoding": "base64"}}
@@ -172,16 +172,16 @@ def test_types_that_kombu_marks_are_kept() -> None:
     assert _message(dumps(value)).payload == value
 
 
-def test_what_only_python_reads_is_read() -> None:
+def test_json_that_only_python_accepts_is_read() -> None:
     assert _message('[NaN, "\\ud800"]').payload[1] == "\ud800"
 
 
-def test_no_json_is_refused_as_kombu_does() -> None:
+def test_invalid_json_is_refused_as_kombu_does() -> None:
     with pytest.raises(DecodeError):
         _message("[1,").decode()
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "application/x-python-serialize"])
-def test_what_the_consumer_does_not_accept_is_refused(content_type: str) -> None:
+def test_content_types_that_the_consumer_refuses_are_refused(content_type: str) -> None:
     with pytest.raises(ContentDisallowed):
         _message("[1]", content_type, accept={"application/x-yaml"}).decode()

@@ -1,4 +1,4 @@
-"""What a server says of reuse, and what follows: no body for what has not changed, no stale byte served."""
+"""HTTP caching of sources: unchanged content is not sent again, and stale bytes are never served."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def test_another_tag_for_the_same_bytes_is_the_same_embedding(bench: Bench, site
     assert len(bench.outbox.decodes) == 1
 
 
-def test_a_server_that_gives_one_tag_to_two_contents_is_believed(bench: Bench, site: Site) -> None:
-    """Nothing short of the body could tell; it is told in docs/operations.md."""
+def test_one_tag_for_two_contents_is_trusted(bench: Bench, site: Site) -> None:
+    """Only the body could show it; docs/operations.md says so."""
     site.headers = STRONG
     ask(bench, site)
     site.body = BLUE
@@ -159,13 +159,13 @@ def test_a_server_may_shorten_the_window(make_bench: MakeBench, site: Site, cont
     assert site.statuses == [200, 304, 304]
 
 
-def test_what_must_not_be_stored_is_asked_for_each_time(make_bench: MakeBench, site: Site) -> None:
+def test_uncacheable_answers_are_requested_each_time(make_bench: MakeBench, site: Site) -> None:
     bench = make_bench(url_ttl=100)
     site.headers = STRONG | {"Cache-Control": "no-store"}
     for _ in range(2):
         ask(bench, site)
     assert site.statuses == [200, 200]
-    assert len(bench.outbox.decodes) == 1, "the embedding is that of its bytes, whoever sent them"
+    assert len(bench.outbox.decodes) == 1, "the embedding belongs to the bytes, not to their sender"
 
 
 def test_a_download_that_began_after_the_request_came_answers_it(bench: Bench, site: Site) -> None:

@@ -1,4 +1,4 @@
-"""The mover's thread: files move while it runs, trouble of the store does not end it, and it stops."""
+"""The mover thread: files move while it runs, store errors do not end it, and it stops on request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tiers(tmp_path: Path, stores: Stores) -> Tiers:
     return two_tiers(lambda **changes: stores.open(settings.model_copy(update=changes)), tmp_path)
 
 
-def test_files_move_while_it_runs(tiers: Tiers) -> None:
+def test_files_move_while_the_mover_runs(tiers: Tiers) -> None:
     thread = MoverThread(tiers.store.embeddings)
     thread.start()
     keys = tiers.put(1, 2, 3, 4)
@@ -35,7 +35,7 @@ def test_files_move_while_it_runs(tiers: Tiers) -> None:
     assert not thread.is_alive()
 
 
-def test_trouble_does_not_end_it(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_do_not_end_the_mover(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([StoreUnavailable("down"), ValueError("a bug"), Moved(more=True)])
     calls = []
 

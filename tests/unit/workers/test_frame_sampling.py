@@ -83,7 +83,7 @@ def test_millisecond_clocks_count_as_even() -> None:
     assert len(choose_frames(timeline, QWEN)) == 20
 
 
-def test_a_header_rate_that_lies_is_not_believed() -> None:
+def test_a_wrong_frame_rate_in_the_header_is_ignored() -> None:
     timeline = Timeline(tuple(index / 10 for index in range(50)), 1000.0)
     assert timeline.rate == pytest.approx(10.0)
     assert timeline.duration == pytest.approx(5.0)
@@ -95,7 +95,7 @@ def test_all_frames_are_taken_once_where_all_are_wanted() -> None:
     assert choose_frames(Timeline((0.0,)), QWEN) == (0, 0)
 
 
-def test_given_options_go_over_the_rule() -> None:
+def test_given_options_override_the_rule() -> None:
     rules = effective_rules(QWEN, ItemOptions(fps=1, max_frames=8))
     assert (rules.fps, rules.min_frames, rules.max_frames, rules.frame_multiple) == (1, 4, 8, 2)
     assert effective_rules(QWEN, ItemOptions()) == QWEN

@@ -22,7 +22,7 @@ def photo_like(width: int, height: int) -> Image.Image:
 
 @pytest.mark.parametrize("sampling", [0, 1, 2])
 @pytest.mark.parametrize("size", [(1, 1), (7, 5), (16, 16), (33, 17), (64, 48), (129, 65), (257, 191)])
-def test_equal_to_pillow(tmp_path: Path, sampling: int, size: tuple[int, int]) -> None:
+def test_jpeg_pixels_equal_those_of_pillow(tmp_path: Path, sampling: int, size: tuple[int, int]) -> None:
     for quality, progressive in ((30, False), (75, True), (95, False)):
         path = tmp_path / "a.jpg"
         photo_like(*size).save(path, subsampling=sampling, quality=quality, progressive=progressive)
@@ -32,7 +32,7 @@ def test_equal_to_pillow(tmp_path: Path, sampling: int, size: tuple[int, int]) -
             assert np.array_equal(pixels, np.asarray(image.convert("RGB")))
 
 
-def test_what_is_not_common_is_left_to_pillow(tmp_path: Path) -> None:
+def test_uncommon_jpegs_are_left_to_pillow(tmp_path: Path) -> None:
     path = tmp_path / "a.jpg"
     photo_like(64, 48).save(path)
     whole = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Types are told by the bytes: every shape of head gets the right type or a refusal, never a crash."""
+"""Media types come from the bytes: every header gives the right type or a refusal, never a crash."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ def test_refused_heads_are_named(head: bytes, says: str) -> None:
         sniff_bytes(head)
 
 
-def test_no_bytes() -> None:
+def test_empty_input_is_refused() -> None:
     with pytest.raises(EmptyMedia):
         sniff_bytes(b"")
 
 
 @given(st.binary(min_size=1, max_size=64))
-def test_any_bytes_are_told_or_refused(head: bytes) -> None:
+def test_any_bytes_have_a_type_or_are_refused(head: bytes) -> None:
     for prefix in (b"", b"OggS", b"RIFF", b"\0\0\0\x18ftyp", b"\xff", b"\x47"):
         with contextlib.suppress(UnsupportedMedia):
             assert sniff_bytes(prefix + head).carries
