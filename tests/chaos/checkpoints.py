@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpu_worker.encoders.image.dinov2 import Dinov2Shape, Dinov2Tower
-from tests.unit.tiny_checkpoints import DINOV2, tiny_folder, write_checkpoint
-from tests.unit.tiny_tensors import random_state
+from tests.unit.encoders.tiny_checkpoints import DINOV2, tiny_folder, write_checkpoint
+from tests.unit.encoders.tiny_tensors import random_state
 
 MIXED_MODEL, SLOW_MODEL = "mixed", "slow"
 TWIN = "-again"

@@ -8,7 +8,7 @@ import torch
 
 from epd.contracts.media import ItemOptions, RawMedia
 from gpu_worker.encoders.base import Encoder, GraphForm, Inputs
-from tests.unit.tiny_checkpoints import random_image, raw_audio, raw_image
+from tests.unit.encoders.tiny_checkpoints import random_image, raw_audio, raw_image
 
 FAMILIES = (
     "whisper", "qwen2_audio", "qwen2_5_omni_audio", "dinov2", "clip", "siglip", "qwen2_vl", "qwen2_5_vl",

@@ -22,10 +22,10 @@ from gpu_worker.engine.graphs.runner import GraphRunner
 from gpu_worker.engine.slot import Encoded, Failed, Slot
 from tests.gpu.batches import random_media
 from tests.gpu.site import Site
-from tests.unit.engine_watcher import Watcher
-from tests.unit.graph_kit import graph_plan
-from tests.unit.slot_makers import NEVER
-from tests.unit.tiny_checkpoints import raw_audio, raw_image
+from tests.unit.encoders.tiny_checkpoints import raw_audio, raw_image
+from tests.unit.engine.engine_watcher import Watcher
+from tests.unit.engine.graphs.graph_kit import graph_plan
+from tests.unit.engine.slot_makers import NEVER
 
 IMAGES = [raw_image(*size) for size in [(30, 40), (300, 200), (224, 224), (112, 336)]]
 _PATIENCE = 100.0

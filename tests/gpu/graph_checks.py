@@ -12,7 +12,7 @@ from gpu_worker.engine.graphs.buckets import Bucket
 from gpu_worker.engine.graphs.runner import GraphRunner
 from tests.gpu.batches import batch_of, same_item_in_crowds, smallest_step
 from tests.gpu.site import Site
-from tests.unit.graph_kit import graph_plan, poisoned
+from tests.unit.engine.graphs.graph_kit import graph_plan, poisoned
 
 #: The tensor of each family that holds its media.
 MEDIA = {"whisper": "mel", "qwen2_audio": "mel", "qwen2_5_omni_audio": "mel", "dinov2": "images",

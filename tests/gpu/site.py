@@ -17,8 +17,8 @@ from gpu_worker.encoders.registry import load_encoder
 from gpu_worker.engine.forward import EagerRunner, Runner
 from gpu_worker.engine.graphs.cuda_graph import Call, CudaBackend, GraphBackend
 from tests.gpu.batches import batch_of
-from tests.unit.graph_kit import EvenBackend
-from tests.unit.tiny_checkpoints import tiny_folder
+from tests.unit.encoders.tiny_checkpoints import tiny_folder
+from tests.unit.engine.graphs.graph_kit import EvenBackend
 
 #: Windows of 30 s: the bounded memory has no room for so many at once, and has room for a quarter of them.
 _TOO_MANY_ON_CUDA, _TOO_MANY_ON_CPU = 16, 4

@@ -13,7 +13,6 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from transport_kit import ROOT, Broker, wait_until
 
 from epd.contracts.embedding import EncoderCard
 from epd.contracts.job import JobRecord, JobView, PartId, PartRecord, State
@@ -25,7 +24,8 @@ from epd.store.open import open_store
 from epd.store.values import BlobKind, Heartbeat, Waiter
 from gpu_worker.encoders.image.dinov2 import Dinov2Shape, Dinov2Tower
 from tasks.transport import keys
-from tests.unit.tiny_checkpoints import DINOV2, random_state, tiny_folder, write_checkpoint
+from tests.integration.transport_kit import ROOT, Broker, wait_until
+from tests.unit.encoders.tiny_checkpoints import DINOV2, random_state, tiny_folder, write_checkpoint
 
 CONFIG = """
 default_model = "demo"

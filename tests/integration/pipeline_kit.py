@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import redis
 from PIL import Image
-from transport_kit import ROOT, Broker, wait_until
 
 from epd.contracts.embedding import AudioRules, EncoderCard, VideoRules
 from epd.contracts.job import JobRecord, JobView, PartId, PartRecord
@@ -31,6 +30,7 @@ from epd.contracts.media import Item, ItemOptions, Modality, Source
 from epd.contracts.messages import EncodeMessage, FetchMessage
 from epd.settings import Settings
 from epd.store.open import open_store
+from tests.integration.transport_kit import ROOT, Broker, wait_until
 
 CONFIG = """
 default_model = "demo"

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from api_worker_double import announce
 
 from epd.settings import Settings
 from epd.store.open import open_store
+from tests.api_worker_double import announce
 
 CONFIG = """
 default_model = "demo"

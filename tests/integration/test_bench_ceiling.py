@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from transport_kit import ROOT
+from tests.integration.transport_kit import ROOT
 
 
 def test_the_ceiling_is_measured() -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from transport_kit import ROOT
 
 from bench.engine import resizing
 from bench.engine.rig import EngineRig, NotingRunner, Size, load_random
 from epd.contracts.errors import EncodeFailed
+from tests.integration.transport_kit import ROOT
 
 TINY = Size("tiny", width=16, layers=1, heads=2, side=28)
 

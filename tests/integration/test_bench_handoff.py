@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from transport_kit import ROOT
+
+from tests.integration.transport_kit import ROOT
 
 KEYS = {"image_wall_ratio", "image_cpu_ratio", "video_wall_ratio", "video_cpu_ratio"}
 

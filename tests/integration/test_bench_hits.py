@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from transport_kit import ROOT
 
 from bench.hits.load import Request, Tally
+from tests.integration.transport_kit import ROOT
 
 BODY = (
     b'{"state":"done","items":[{"state":"done","cached":true,"embedding":{"key":"k"},'

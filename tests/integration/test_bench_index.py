@@ -7,11 +7,10 @@ import subprocess
 import sys
 from collections import Counter
 
-from transport_kit import ROOT
-
 from bench.index.entries import row_of
 from epd.contracts.media import Modality
 from epd.store.cache.entry import read_entry
+from tests.integration.transport_kit import ROOT
 
 
 def test_the_figures_are_measured() -> None:

@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from transport_kit import ROOT
+
+from tests.integration.transport_kit import ROOT
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from transport_kit import ROOT, Broker, broker_fixture  # noqa: F401
+
+from tests.integration.transport_kit import ROOT, Broker, broker_fixture  # noqa: F401
 
 #: Answers each line of its input with the lengths, or with the error's name.
 ASKING = """

@@ -6,11 +6,11 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from encode_kit import EncodeLine
-from transport_kit import Broker, wait_until
 
 from epd.contracts.job import State
 from epd.contracts.messages import EncodeMessage
+from tests.integration.encode_kit import EncodeLine
+from tests.integration.transport_kit import Broker, wait_until
 
 #: An encoder this large takes some 0.02 s an item on one idle core, so that a signal meets a running batch.
 SIZE = {"width": 256, "layers": 5}

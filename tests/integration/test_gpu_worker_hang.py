@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from encode_kit import EncodeLine
-from transport_kit import Broker, wait_until
 
 from epd.contracts.job import FINAL_STATES, State
 from epd.contracts.messages import EncodeMessage
+from tests.integration.encode_kit import EncodeLine
+from tests.integration.transport_kit import Broker, wait_until
 
 APP = Path(__file__).parent / "apps" / "hanging_gpu_worker.py"
 LIMIT_S = 2

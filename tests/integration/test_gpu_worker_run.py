@@ -12,11 +12,11 @@ from typing import IO
 
 import pytest
 import redis
-from encode_kit import EncodeLine, parse_events
-from transport_kit import Broker, wait_until
 
 from epd.contracts.job import PartRecord, State
 from epd.store import keys
+from tests.integration.encode_kit import EncodeLine, parse_events
+from tests.integration.transport_kit import Broker, wait_until
 
 READER = Path(__file__).parent / "event_reader.py"
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from encode_kit import EncodeLine
-from transport_kit import Broker, wait_until
 
 from epd.contracts.job import State
 from gpu_worker.siblings import exit_status
+from tests.integration.encode_kit import EncodeLine
+from tests.integration.transport_kit import Broker, wait_until
 
 SIZE = {"width": 256, "layers": 5}
 ITEMS = 60

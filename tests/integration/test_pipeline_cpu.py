@@ -14,12 +14,12 @@ import psutil
 import pytest
 import redis
 from PIL import Image
-from pipeline_kit import Line, Site, make_video, png, served
-from transport_kit import Broker, wait_until
 
 from epd.contracts.job import State
 from epd.contracts.media import Modality, RawAudio, RawFrames, RawImage
 from epd.telemetry.counters import Count
+from tests.integration.pipeline_kit import Line, Site, make_video, png, served
+from tests.integration.transport_kit import Broker, wait_until
 
 IMAGE, VIDEO = Modality.IMAGE, Modality.VIDEO
 

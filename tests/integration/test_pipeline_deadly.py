@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pipeline_kit import ROOT, Line, Site, png, served
-from transport_kit import Broker, wait_until
 
 from epd.contracts.job import ErrorInfo
 from epd.contracts.media import ItemOptions, Modality
+from tests.integration.pipeline_kit import ROOT, Line, Site, png, served
+from tests.integration.transport_kit import Broker, wait_until
 
 #: The real settings with shorter limits. The worker's folder is before the repository on its path.
 SHORT_LIMITS = """

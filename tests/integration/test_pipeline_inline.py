@@ -14,9 +14,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
-from pipeline_kit import Line
 from test_pipeline_zombies import end
-from transport_kit import Broker, wait_until
 
 from api.app import create_app
 from api.encode.capacity import QueueDepth
@@ -24,6 +22,8 @@ from epd.config import load_config
 from epd.contracts.job import FINAL_STATES, State
 from epd.contracts.messages import FetchMessage
 from epd.store.open import open_store
+from tests.integration.pipeline_kit import Line
+from tests.integration.transport_kit import Broker, wait_until
 
 LIMIT = 4 << 20
 COUNT = 40

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pipeline_kit import Line, Site, png, served
 from test_pipeline_zombies import end
-from transport_kit import Broker, wait_until
 
 from epd.contracts.job import State
 from epd.contracts.media import Modality
+from tests.integration.pipeline_kit import Line, Site, png, served
+from tests.integration.transport_kit import Broker, wait_until
 
 LIMIT = 16 << 20
 COUNT = 12

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import redis
-from pipeline_kit import Line
-from transport_kit import Broker, wait_until
 
 from epd.store import keys
 from epd.store.open import Store, open_store
 from tests.contract.cache.tier_kit import KEPT, MIB, Tiers
+from tests.integration.pipeline_kit import Line
+from tests.integration.transport_kit import Broker, wait_until
 
 #: The lease of a killed mover has to end first.
 NEXT_MOVER = 40

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pipeline_kit import Line, Site, png, served
-from transport_kit import Broker, wait_until
 
 from epd.contracts.embedding import EmbeddingRef, Entry, Metadata
 from epd.contracts.job import PartId, Priority, State
@@ -19,6 +17,8 @@ from epd.contracts.messages import EncodeMessage, FetchMessage
 from epd.store.admissions import Load
 from epd.store.values import Completed
 from tasks.transport import keys
+from tests.integration.pipeline_kit import Line, Site, png, served
+from tests.integration.transport_kit import Broker, wait_until
 
 IMAGE = Modality.IMAGE
 FETCH = ("-Q", "fetch", "-P", "threads", "-c", "2")

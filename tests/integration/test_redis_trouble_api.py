@@ -14,12 +14,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from api_worker_double import announce, beat
-from transport_kit import Broker, wait_until
 
 from epd.contracts.errors import StoreUnavailable
 from epd.settings import Settings, child_environment
 from epd.store.open import Store, open_store
+from tests.api_worker_double import announce, beat
+from tests.integration.transport_kit import Broker, wait_until
 
 CONFIG = """
 default_model = "demo"

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 import redis
-from encode_kit import EncodeLine
-from transport_kit import Broker, wait_until
 
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import State
 from epd.contracts.messages import EncodeMessage
 from epd.store import keys
+from tests.integration.encode_kit import EncodeLine
+from tests.integration.transport_kit import Broker, wait_until
 
 #: In how many seconds a worker has to consume again after the trouble.
 AGAIN_S = 10.0

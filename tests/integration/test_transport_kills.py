@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 
 import pytest
-from transport_kit import Broker, Worker, broker_fixture, hire_fixture, wait_until  # noqa: F401
-from transport_producer import publish
+
+from tests.integration.transport_kit import Broker, Worker, broker_fixture, hire_fixture, wait_until  # noqa: F401
+from tests.integration.transport_producer import publish
 
 
 @pytest.mark.parametrize(("pool", "kills"), [("threads", 6), ("prefork", 1)])

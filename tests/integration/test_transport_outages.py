@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from transport_kit import RUNS, Broker, Worker, broker_fixture, hire_fixture, wait_until  # noqa: F401
-from transport_producer import producer_app, publish
+
+from tests.integration.transport_kit import RUNS, Broker, Worker, broker_fixture, hire_fixture, wait_until  # noqa: F401
+from tests.integration.transport_producer import producer_app, publish
 
 NAMES = [f"m{number}" for number in range(60)]
 

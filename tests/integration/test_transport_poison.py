@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from transport_kit import POISONED, RUNS, Broker, Worker, broker_fixture, hire_fixture, wait_until  # noqa: F401
-from transport_producer import KILL, publish
+from tests.integration.transport_kit import (  # noqa: F401
+    POISONED,
+    RUNS,
+    Broker,
+    Worker,
+    broker_fixture,
+    hire_fixture,
+    wait_until,
+)
+from tests.integration.transport_producer import KILL, publish
 
 MATES = [f"m{number}" for number in range(40)]
 

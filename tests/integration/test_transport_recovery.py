@@ -6,8 +6,8 @@ import json
 import signal
 from collections.abc import Callable
 
-from transport_kit import Broker, Worker, broker_fixture, hire_fixture, wait_until  # noqa: F401
-from transport_producer import publish
+from tests.integration.transport_kit import Broker, Worker, broker_fixture, hire_fixture, wait_until  # noqa: F401
+from tests.integration.transport_producer import publish
 
 NAMES = [f"m{number}" for number in range(12)]
 

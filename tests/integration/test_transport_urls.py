@@ -14,9 +14,9 @@ from queue import Empty
 import pytest
 import redis
 from kombu import Connection, Exchange, Queue
-from transport_kit import wait_until
 
 from tasks.transport.kombu import Transport, register
+from tests.integration.transport_kit import wait_until
 from tests.server_under_test import server_binary
 
 PASSWORD = "pass:word"

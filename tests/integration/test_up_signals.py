@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from transport_kit import ROOT, wait_until
 
 from epd.stack.parts import _media_root, free_port
+from tests.integration.transport_kit import ROOT, wait_until
 
 
 def media_dirs(pid: int) -> list[Path]:

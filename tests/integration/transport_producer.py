@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 
 from celery import Celery
 from kombu import Exchange, Queue
-from transport_kit import Broker
 
 from tasks.transport.kombu import register
+from tests.integration.transport_kit import Broker
 
 WORK = "transport_app.work"
 KILL = "transport_app.kill_worker"

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from tests.parity.published import Item
-from tests.unit.tiny_checkpoints import random_image, raw_image
+from tests.unit.encoders.tiny_checkpoints import random_image, raw_image
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "media"

@@ -10,7 +10,7 @@ from gpu_worker.encoders.base import Encoder
 from tests.parity.media import EXAMPLES, image_item, photo_item, random_sizes
 from tests.parity.published import Count, Item, Published, PublishedAudios, PublishedImages
 from tests.parity.row_figures import highest
-from tests.unit.tiny_checkpoints import NO_OPTIONS
+from tests.unit.encoders.tiny_checkpoints import NO_OPTIONS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,7 @@ from epd.config import EncoderConfig
 from epd.contracts.media import RawMedia
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.encoders.registry import load_encoder
-from tests.unit.tiny_checkpoints import NO_OPTIONS
+from tests.unit.encoders.tiny_checkpoints import NO_OPTIONS
 
 #: What decode hands on: the facts of a raw, and its values as a tensor.
 Item = tuple[RawMedia, Tensor]

@@ -16,7 +16,7 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 from gpu_worker.encoders.base import Encoder
 from tests.parity.media import PHOTOS, image_company, image_item, photo_item, processed, random_sizes
 from tests.parity.published import Count, Item, make_felt
-from tests.unit.tiny_checkpoints import NO_OPTIONS, random_image, raw_frames, raw_image
+from tests.unit.encoders.tiny_checkpoints import NO_OPTIONS, random_image, raw_frames, raw_image
 
 SIZES = [(1, 1), (224, 224), (256, 256), (333, 500), (500, 333), (8, 1600), (1600, 8), (3, 240), (225, 226)]
 VISION: dict[str, Any] = {

@@ -27,7 +27,7 @@ from gpu_worker.encoders.base import Encoder
 from gpu_worker.encoders.qwen.encoder import QwenEncoder
 from tests.parity.media import image_company, image_item, processed, random_sizes
 from tests.parity.published import Count, Item, make_felt
-from tests.unit.tiny_checkpoints import NO_OPTIONS, random_image, raw_frames, raw_image
+from tests.unit.encoders.tiny_checkpoints import NO_OPTIONS, random_image, raw_frames, raw_image
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 

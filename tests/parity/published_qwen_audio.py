@@ -23,7 +23,7 @@ from gpu_worker.encoders.base import Encoder
 from tests.parity.published import Count, Item, sharpen
 from tests.parity.published_speech import PublishedSpeech
 from tests.parity.speech import features, item, noise, real_speech
-from tests.unit.tiny_checkpoints import raw_audio
+from tests.unit.encoders.tiny_checkpoints import raw_audio
 
 AUDIO_TOKEN = 7
 TEXT = {

@@ -19,7 +19,7 @@ from transformers import (
 from gpu_worker.encoders.base import Encoder
 from tests.parity.published import Count, Item, sharpen
 from tests.parity.speech import WINDOW, features, item, noise, real_speech
-from tests.unit.tiny_checkpoints import raw_audio
+from tests.unit.encoders.tiny_checkpoints import raw_audio
 
 SPECIAL = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 1)
 

@@ -14,8 +14,8 @@ from gpu_worker.encoders.base import Capturable, Encoder, Inputs
 from gpu_worker.engine.graphs.buckets import load_of, smallest_fit
 from gpu_worker.engine.graphs.runner import GraphPlan
 from tests.parity.published import Item, Published
-from tests.unit.graph_kit import LARGE, warm_runner
-from tests.unit.tiny_checkpoints import NO_OPTIONS
+from tests.unit.encoders.tiny_checkpoints import NO_OPTIONS
+from tests.unit.engine.graphs.graph_kit import LARGE, warm_runner
 
 #: Every batch fits; few captures, so that most batches are padded.
 PLAN = GraphPlan(most_items=4, most_rows=2048, bounds=LARGE, steps=1)

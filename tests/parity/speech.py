@@ -13,7 +13,7 @@ from epd.contracts.media import RawAudio
 from gpu_worker.encoders.base import Encoder
 from tests.parity.media import EXAMPLES
 from tests.parity.published import Count
-from tests.unit.tiny_checkpoints import NO_OPTIONS, raw_audio
+from tests.unit.encoders.tiny_checkpoints import NO_OPTIONS, raw_audio
 
 SPEECH = EXAMPLES / "speech.ogg"
 WINDOW = 480000

@@ -15,7 +15,7 @@ from tests.parity.media import image_item
 from tests.parity.published import encode, load_ours
 from tests.parity.published_images import DINOV2, SIZES, PublishedTower, bit_processor, saved, small_tower
 from tests.parity.row_figures import relative_error
-from tests.unit.tiny_checkpoints import NO_OPTIONS, raw_image
+from tests.unit.encoders.tiny_checkpoints import NO_OPTIONS, raw_image
 
 
 def error_of(folder: Path, tower: Any, processor: Any, size: tuple[int, int]) -> float:

@@ -20,7 +20,7 @@ from gpu_worker.preprocess.mel import MelRule, chunked_log_mel, log_mel, stack_w
 from tests.parity.media import ROOT
 from tests.parity.published import encode
 from tests.parity.speech import ODD_LENGTHS, WINDOW, features, item, real_speech
-from tests.unit.tiny_checkpoints import NO_OPTIONS, raw_audio, tiny_encoder
+from tests.unit.encoders.tiny_checkpoints import NO_OPTIONS, raw_audio, tiny_encoder
 from workers.decode.decode import decode
 from workers.limits import DecodeLimits
 

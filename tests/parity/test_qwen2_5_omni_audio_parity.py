@@ -12,7 +12,7 @@ from tests.parity.published import encode, load_ours
 from tests.parity.published_qwen_audio import PublishedOmni
 from tests.parity.row_figures import relative_error
 from tests.parity.speech import ODD_LENGTHS, agree_on_count, features, item, noise, real_speech
-from tests.unit.tiny_checkpoints import NO_OPTIONS, raw_audio
+from tests.unit.encoders.tiny_checkpoints import NO_OPTIONS, raw_audio
 
 
 @pytest.fixture(scope="module")

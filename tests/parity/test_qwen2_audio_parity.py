@@ -12,7 +12,7 @@ from tests.parity.published import encode, load_ours
 from tests.parity.published_qwen_audio import TEXT, PublishedQwen2Audio
 from tests.parity.row_figures import relative_error
 from tests.parity.speech import ODD_LENGTHS, WINDOW, agree_on_count, features, item, real_speech
-from tests.unit.tiny_checkpoints import NO_OPTIONS, raw_audio
+from tests.unit.encoders.tiny_checkpoints import NO_OPTIONS, raw_audio
 
 
 @pytest.fixture(scope="module")

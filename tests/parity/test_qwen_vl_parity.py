@@ -13,7 +13,7 @@ from tests.parity.media import image_item, photo_item, processed
 from tests.parity.published import encode, load_ours
 from tests.parity.published_qwen import FAMILIES, SIZES, PublishedQwen, video_patches
 from tests.parity.row_figures import relative_error
-from tests.unit.tiny_checkpoints import NO_OPTIONS
+from tests.unit.encoders.tiny_checkpoints import NO_OPTIONS
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

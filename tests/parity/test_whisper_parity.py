@@ -13,7 +13,7 @@ from tests.parity.published import encode, load_ours
 from tests.parity.published_speech import PublishedWhisper, real_whisper, small_whisper
 from tests.parity.row_figures import relative_error
 from tests.parity.speech import WINDOW, features, item, real_speech
-from tests.unit.tiny_checkpoints import NO_OPTIONS, raw_audio
+from tests.unit.encoders.tiny_checkpoints import NO_OPTIONS, raw_audio
 
 
 @pytest.fixture(scope="module")

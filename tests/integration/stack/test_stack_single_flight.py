@@ -24,7 +24,7 @@ from epd.settings import child_environment
 from epd.stack.parts import StackOptions, free_port
 from epd.stack.stack import Stack
 from tests.paths import MEDIA
-from tests.unit.tiny_checkpoints import tiny_folder
+from tests.unit.encoders.tiny_checkpoints import tiny_folder
 
 REQUESTS = 64
 _CONFIG = """

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fastapi import Request
 
-from api.body import body_chunks
+from api.requests import body_chunks
 from epd.contracts.errors import InvalidRequest
 from tests.unit.api.rest_kit import MakeRest, Rest
 

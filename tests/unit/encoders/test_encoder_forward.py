@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from epd.contracts.media import RawMedia
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.encoders.registry import FAMILIES
-from tests.unit import tiny_checkpoints as tiny
+from tests.unit.encoders import tiny_checkpoints as tiny
 
 Item = tuple[RawMedia, Tensor]
 

@@ -15,7 +15,7 @@ from gpu_worker.encoders.base import Encoder
 from gpu_worker.preprocess.fit import StretchRule, stretch_rule
 from gpu_worker.preprocess.resample import Filter
 from gpu_worker.preprocess.resize import Window
-from tests.unit import tiny_checkpoints as tiny
+from tests.unit.encoders import tiny_checkpoints as tiny
 
 FAMILIES = ("clip", "siglip")
 PREFIX = {"clip": 1, "siglip": 0}

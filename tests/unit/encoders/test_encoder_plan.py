@@ -10,7 +10,7 @@ from epd.contracts.errors import Internal, InvalidRequest, MediaTooLarge, Unsupp
 from epd.contracts.media import ItemOptions, Modality
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.encoders.registry import FAMILIES
-from tests.unit import tiny_checkpoints as tiny
+from tests.unit.encoders import tiny_checkpoints as tiny
 
 
 @pytest.fixture(scope="module")

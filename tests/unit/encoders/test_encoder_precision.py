@@ -10,7 +10,7 @@ import torch
 from epd.contracts.errors import SettingsError
 from epd.identity import encoder_identity
 from gpu_worker.encoders.loading import resolve_device, resolve_dtype
-from tests.unit.tiny_checkpoints import encoder_at, tiny_folder
+from tests.unit.encoders.tiny_checkpoints import encoder_at, tiny_folder
 
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda:0")

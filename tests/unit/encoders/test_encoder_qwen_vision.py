@@ -14,7 +14,7 @@ from epd.contracts.errors import InvalidRequest, MediaTooLarge, SettingsError
 from epd.contracts.media import ItemOptions
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.encoders.qwen.layout import frame_places, pack_places
-from tests.unit import tiny_checkpoints as tiny
+from tests.unit.encoders import tiny_checkpoints as tiny
 
 
 @pytest.fixture(scope="module")

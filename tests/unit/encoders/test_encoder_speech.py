@@ -16,7 +16,7 @@ from gpu_worker.encoders.registry import load_encoder
 from gpu_worker.encoders.speech.packed import kept_rows, paired_rows, rows_of
 from gpu_worker.encoders.speech.qwen2_5_omni_audio import wave_positions
 from gpu_worker.preprocess.mel import MelRule, chunk_frames, chunked_log_mel, log_mel, stack_windows
-from tests.unit import tiny_checkpoints as tiny
+from tests.unit.encoders import tiny_checkpoints as tiny
 
 FAMILIES = ("whisper", "qwen2_audio", "qwen2_5_omni_audio")
 PACKED = FAMILIES[1:]

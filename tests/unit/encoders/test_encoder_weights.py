@@ -15,7 +15,7 @@ from epd.contracts.errors import SettingsError
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.encoders.checkpoint import Checkpoint
 from gpu_worker.encoders.registry import FAMILIES, load_encoder
-from tests.unit import tiny_checkpoints as tiny
+from tests.unit.encoders import tiny_checkpoints as tiny
 
 
 def load(family: str, folder: Path, **settings: str) -> Encoder:

@@ -15,7 +15,7 @@ from torch import Tensor
 from bench.gpu.twin_streams import TwinMark, TwinStreams
 from gpu_worker.engine.device import DeviceHung, is_device_lost, is_out_of_memory
 from gpu_worker.engine.stream_device import PinnedRing, open_ring
-from tests.unit.engine_rig import wait_until
+from tests.unit.engine.engine_rig import wait_until
 
 MIB = 1 << 20
 

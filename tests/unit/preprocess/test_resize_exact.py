@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gpu_worker.preprocess.resample import Filter
 from gpu_worker.preprocess.resize import AxisPass, Window, resize, tensor_pass
-from tests.unit.tiny_checkpoints import random_image
+from tests.unit.encoders.tiny_checkpoints import random_image
 
 #: The way of a device, and what the processor chooses.
 both_ways = pytest.mark.parametrize("way", [tensor_pass, None], ids=["tensor", "chosen"])

@@ -20,7 +20,7 @@ from gpu_worker.engine.slot import Dropped, DropReason, Failed
 from gpu_worker.service.results import entry_of
 from gpu_worker.service.tickets import TaskStatus
 from tests.store_kit import Stores
-from tests.unit.encode_bench import EncodeBench, again, encoded
+from tests.unit.service.encode_bench import EncodeBench, again, encoded
 
 CANCELLED = PartRecord(state=State.CANCELLED)
 

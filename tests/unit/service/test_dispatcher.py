@@ -22,8 +22,8 @@ from gpu_worker.service.dispatcher import Dispatcher
 from gpu_worker.service.loading import shared_device
 from gpu_worker.service.tickets import LeaseKeeper, TaskResult, TaskStatus, TicketLedger
 from tests.store_kit import Stores
-from tests.unit.encode_bench import EncodeBench, wait_for
-from tests.unit.tiny_checkpoints import tiny_encoder
+from tests.unit.encoders.tiny_checkpoints import tiny_encoder
+from tests.unit.service.encode_bench import EncodeBench, wait_for
 
 
 class Deliverer:

@@ -12,7 +12,7 @@ from epd.store.values import Heartbeat
 from epd.telemetry.counters import Count
 from gpu_worker.engine.forward import GraphFigures
 from gpu_worker.service.health import encoder_bytes, graph_counters, memory_counters, worker_bytes
-from tests.unit.tiny_checkpoints import tiny_encoder
+from tests.unit.encoders.tiny_checkpoints import tiny_encoder
 
 
 def beat(name: str, **counters: float) -> Heartbeat:

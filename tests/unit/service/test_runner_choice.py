@@ -20,10 +20,10 @@ from gpu_worker.engine.graphs.runner import GraphRunner
 from gpu_worker.service.encode_service import EncodeService, open_service
 from gpu_worker.service.loading import choose_runner, graph_plan
 from tests.store_kit import Stores
-from tests.unit.encode_bench import EncodeBench, wait_for
-from tests.unit.graph_kit import EvenBackend, Formless
+from tests.unit.encoders.tiny_checkpoints import tiny_encoder
+from tests.unit.engine.graphs.graph_kit import EvenBackend, Formless
+from tests.unit.service.encode_bench import EncodeBench, wait_for
 from tests.unit.service.test_dispatcher import Deliverer
-from tests.unit.tiny_checkpoints import tiny_encoder
 
 
 def test_a_cpu_runs_eagerly_and_refuses_what_is_required() -> None:

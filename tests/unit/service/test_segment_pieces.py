@@ -21,14 +21,14 @@ from gpu_worker.engine.forward import EagerRunner, ForwardPass, Rows
 from gpu_worker.engine.slot import Planned, piece_of
 from gpu_worker.engine.staging import StagedItem, map_blob
 from gpu_worker.service.segment_cache import segment_keys
-from tests.unit.slot_makers import make_slot
-from tests.unit.tiny_checkpoints import (
+from tests.unit.encoders.tiny_checkpoints import (
     NO_OPTIONS,
     random_image,
     raw_audio,
     raw_frames,
     tiny_encoder,
 )
+from tests.unit.engine.slot_makers import make_slot
 
 
 def plan_of(segments: int, tokens: tuple[int, ...] = ()) -> ItemPlan:

@@ -20,7 +20,7 @@ from gpu_worker.service.torch_threads import (
     measured_seconds,
     set_torch_threads,
 )
-from tests.unit.tiny_checkpoints import tiny_encoder
+from tests.unit.encoders.tiny_checkpoints import tiny_encoder
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from gpu_worker.engine.device import CpuDevice, Device
 from gpu_worker.engine.engine import Engine
 from gpu_worker.engine.forward import EagerRunner, Runner
 from gpu_worker.engine.slot import Encoded, Outcome, Slot
-from tests.unit.engine_watcher import Watcher
-from tests.unit.slot_makers import make_slot
+from tests.unit.engine.engine_watcher import Watcher
+from tests.unit.engine.slot_makers import make_slot
 
 
 class GatedRunner(EagerRunner):

@@ -15,8 +15,8 @@ from gpu_worker.encoders.base import Encoder, Inputs
 from gpu_worker.engine import staging
 from gpu_worker.engine.slot import Encoded, Failed, Slot
 from gpu_worker.engine.stream_device import StreamDevice
-from tests.unit.engine_rig import Rig, rows_of, wait_until
-from tests.unit.tiny_checkpoints import tiny_encoder
+from tests.unit.encoders.tiny_checkpoints import tiny_encoder
+from tests.unit.engine.engine_rig import Rig, rows_of, wait_until
 
 #: Bytes of a picture of the rig.
 IMAGE = 30 * 40 * 3

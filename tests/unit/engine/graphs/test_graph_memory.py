@@ -17,9 +17,9 @@ from gpu_worker.engine.graphs.cuda_graph import Call
 from gpu_worker.engine.graphs.runner import GraphRunner
 from gpu_worker.engine.slot import Encoded
 from gpu_worker.engine.stream_device import StreamDevice
-from tests.unit.engine_rig import Rig, rows_of
-from tests.unit.graph_kit import EvenBackend, graph_plan, images_of
-from tests.unit.tiny_checkpoints import tiny_encoder
+from tests.unit.encoders.tiny_checkpoints import tiny_encoder
+from tests.unit.engine.engine_rig import Rig, rows_of
+from tests.unit.engine.graphs.graph_kit import EvenBackend, graph_plan, images_of
 
 RING = 1 << 20
 ROWS = 257

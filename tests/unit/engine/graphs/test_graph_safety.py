@@ -10,8 +10,15 @@ from torch import Tensor
 
 from epd.contracts.media import RawMedia
 from gpu_worker.encoders.base import Capturable, Encoder, ItemPlan
-from tests.unit.blind_device import BLIND, blind
-from tests.unit.tiny_checkpoints import NO_OPTIONS, TINY, raw_audio, raw_frames, raw_image, tiny_encoder
+from tests.unit.encoders.tiny_checkpoints import (
+    NO_OPTIONS,
+    TINY,
+    raw_audio,
+    raw_frames,
+    raw_image,
+    tiny_encoder,
+)
+from tests.unit.engine.graphs.blind_device import BLIND, blind
 
 SPEECH = {"whisper", "qwen2_audio", "qwen2_5_omni_audio"}
 

@@ -12,8 +12,8 @@ from bench.gpu.twin_graphs import TwinBackend
 from gpu_worker.encoders.base import Capturable, Encoder
 from gpu_worker.engine.graphs.buckets import StaticBuffers, make_bucket
 from tests.quick import quick
-from tests.unit.graph_kit import audios_of, graph_plan, poisoned, warm_runner
-from tests.unit.tiny_checkpoints import tiny_encoder
+from tests.unit.encoders.tiny_checkpoints import tiny_encoder
+from tests.unit.engine.graphs.graph_kit import audios_of, graph_plan, poisoned, warm_runner
 
 #: Seconds of the sounds of each batch; odd rows, one window, several, and small after large.
 BATCHES = [[0.5], [31.0, 2.0], [0.5], [4.01, 0.05, 7.77], [9.99], [2.03, 2.05], [0.05], [35.0]]

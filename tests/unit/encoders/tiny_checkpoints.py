@@ -20,8 +20,8 @@ from gpu_worker.encoders.registry import load_encoder
 from gpu_worker.encoders.speech.qwen2_5_omni_audio import OmniAudioTower
 from gpu_worker.encoders.speech.qwen2_audio import Qwen2AudioTower
 from gpu_worker.encoders.speech.tower import WhisperShape, WhisperTower
-from tests.unit.tiny_tensors import random_state
-from tests.unit.tiny_vision import TINY_VISION
+from tests.unit.encoders.tiny_tensors import random_state
+from tests.unit.encoders.tiny_vision import TINY_VISION
 
 BLOB = BlobRef(name="blob", nbytes=1)
 NO_OPTIONS = ItemOptions()

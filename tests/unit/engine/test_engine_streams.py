@@ -19,9 +19,10 @@ from gpu_worker.engine.graphs.graph_set import GraphSet
 from gpu_worker.engine.graphs.runner import GraphRunner
 from gpu_worker.engine.slot import Slot
 from gpu_worker.engine.stream_device import StreamDevice
-from tests.unit.engine_rig import Rig, rows_of, wait_until
-from tests.unit.graph_kit import EvenBackend, graph_plan
-from tests.unit.tiny_checkpoints import tiny_encoder
+from tests.paths import ROOT
+from tests.unit.encoders.tiny_checkpoints import tiny_encoder
+from tests.unit.engine.engine_rig import Rig, rows_of, wait_until
+from tests.unit.engine.graphs.graph_kit import EvenBackend, graph_plan
 
 #: Room for a batch of the rig's pictures (3600 bytes each), not for two.
 RING = 1 << 20
@@ -208,7 +209,7 @@ def count_calls(
 
 def test_only_the_mark_knows_how_to_wait() -> None:
     """In the engine and the preprocessing nothing else calls what blocks on the device."""
-    root = Path(__file__).parents[2] / "gpu_worker"
+    root = ROOT / "gpu_worker"
     found = [
         path.relative_to(root).as_posix()
         for folder in ("engine", "encoders", "preprocess")

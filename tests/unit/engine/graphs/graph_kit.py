@@ -10,7 +10,7 @@ from gpu_worker.encoders.base import Encoder, Inputs
 from gpu_worker.engine.graphs.cuda_graph import Call
 from gpu_worker.engine.graphs.graph_set import CaptureBounds
 from gpu_worker.engine.graphs.runner import GraphPlan, GraphRunner
-from tests.unit.tiny_checkpoints import NO_OPTIONS, raw_audio, raw_image
+from tests.unit.encoders.tiny_checkpoints import NO_OPTIONS, raw_audio, raw_image
 
 LARGE = CaptureBounds(memory=1 << 30, graphs=64)
 

@@ -18,8 +18,8 @@ from gpu_worker.engine.device import CpuDevice
 from gpu_worker.engine.forward import EagerRunner, ForwardPass, Rows
 from gpu_worker.engine.slot import Planned
 from gpu_worker.engine.staging import StagedItem
-from tests.unit.slot_makers import make_slot
-from tests.unit.tiny_checkpoints import NO_OPTIONS, random_image, raw_audio, raw_frames, tiny_encoder
+from tests.unit.encoders.tiny_checkpoints import NO_OPTIONS, random_image, raw_audio, raw_frames, tiny_encoder
+from tests.unit.engine.slot_makers import make_slot
 
 
 def video_plan(frames: int, cost: int, raw_step: int | None = 2) -> ItemPlan:

@@ -19,8 +19,9 @@ from gpu_worker.engine.graphs.cuda_graph import Call, is_capture_refusal
 from gpu_worker.engine.graphs.graph_set import CaptureBounds
 from gpu_worker.engine.graphs.runner import GraphRunner
 from gpu_worker.engine.slot import Encoded, Outcome
-from tests.unit.engine_watcher import Watcher
-from tests.unit.graph_kit import (
+from tests.unit.encoders.tiny_checkpoints import tiny_encoder
+from tests.unit.engine.engine_watcher import Watcher
+from tests.unit.engine.graphs.graph_kit import (
     EvenBackend,
     Formless,
     audios_of,
@@ -30,8 +31,7 @@ from tests.unit.graph_kit import (
     poisoned,
     warm_runner,
 )
-from tests.unit.slot_makers import make_slot
-from tests.unit.tiny_checkpoints import tiny_encoder
+from tests.unit.engine.slot_makers import make_slot
 
 SIZE = (30, 40)
 

@@ -14,7 +14,7 @@ from gpu_worker.encoders.image.vit import VitShape
 from gpu_worker.encoders.qwen.parts import VisionSizes
 from gpu_worker.encoders.qwen.qwen2_vl import Qwen2VisionTower
 from gpu_worker.encoders.qwen.qwen3_vl import Qwen3VisionShape, Qwen3VisionTower
-from tests.unit.tiny_tensors import random_state
+from tests.unit.encoders.tiny_tensors import random_state
 
 QWEN2 = {
     "vision_config": {

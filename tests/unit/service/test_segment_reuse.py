@@ -19,9 +19,9 @@ from gpu_worker.encoders.base import Encoder
 from gpu_worker.service.tickets import TaskStatus
 from tests.quick import quick
 from tests.store_kit import Databases, Stores
-from tests.unit.encode_bench import wait_for
-from tests.unit.segment_rig import Rig
-from tests.unit.tiny_checkpoints import tiny_encoder
+from tests.unit.encoders.tiny_checkpoints import tiny_encoder
+from tests.unit.service.encode_bench import wait_for
+from tests.unit.service.segment_rig import Rig
 
 
 def audio(seconds: float, seed: int = 1) -> NDArray[np.float32]:

@@ -19,9 +19,9 @@ from gpu_worker.engine.device import CpuDevice
 from gpu_worker.engine.engine import Engine
 from gpu_worker.engine.forward import EagerRunner
 from gpu_worker.engine.slot import Dropped, DropReason, Encoded, Failed
-from tests.unit.engine_rig import Rig, rows_of
-from tests.unit.engine_watcher import Watcher
-from tests.unit.tiny_checkpoints import tiny_encoder
+from tests.unit.encoders.tiny_checkpoints import tiny_encoder
+from tests.unit.engine.engine_rig import Rig, rows_of
+from tests.unit.engine.engine_watcher import Watcher
 
 #: A picture whose first pixel is this makes ``poisoned`` fail.
 POISON = 251

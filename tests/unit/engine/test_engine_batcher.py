@@ -12,7 +12,7 @@ from epd.contracts.media import ItemOptions, RawMedia
 from gpu_worker.encoders.base import ItemPlan
 from gpu_worker.engine.batcher import BULK_EVERY, Batcher, Budget, Take, pack, plan_slot
 from gpu_worker.engine.slot import Failed, Planned
-from tests.unit.slot_makers import make_planned, make_slot
+from tests.unit.engine.slot_makers import make_planned, make_slot
 
 NOW = 100.0
 

@@ -18,8 +18,8 @@ from gpu_worker.encoders.base import Capturable, Encoder, GraphForm, Inputs, Seg
 from gpu_worker.encoders.qwen import parts as qwen_parts
 from gpu_worker.engine.graphs.buckets import StaticBuffers, fits, load_of, make_bucket
 from tests.quick import quick
-from tests.unit.graph_kit import EvenBackend, graph_plan, images_of, poisoned, warm_runner
-from tests.unit.tiny_checkpoints import tiny_encoder
+from tests.unit.encoders.tiny_checkpoints import tiny_encoder
+from tests.unit.engine.graphs.graph_kit import EvenBackend, graph_plan, images_of, poisoned, warm_runner
 
 FAMILIES = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
 

@@ -24,7 +24,7 @@ from gpu_worker.service.results import ResultWriter, StoreRetry
 from gpu_worker.service.segment_cache import SegmentCache
 from gpu_worker.service.tickets import Admission, TaskResult
 from tests.store_kit import Stores
-from tests.unit.encode_bench import wait_for
+from tests.unit.service.encode_bench import wait_for
 from tests.unit.tasks.flow_kit import CONFIG, Bench
 
 Values = NDArray[Any]
