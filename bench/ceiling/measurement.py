@@ -183,8 +183,8 @@ def _rates(client: redis.Redis, queues: tuple[list[bytes], list[bytes]]) -> tupl
     size = (len(queues[0]) - _WARM_UP) // _ROUNDS
     for start in range(_WARM_UP, _WARM_UP + _ROUNDS * size, size):
         for place, contender in enumerate(_CONTENDERS):
-            portion = queues[place][start : start + size]
-            seconds = seconds_to_drain(client, contender.queue, portion, contender.held)
+            chunk = queues[place][start : start + size]
+            seconds = seconds_to_drain(client, contender.queue, chunk, contender.held)
             rates[place].append(size / seconds)
     return statistics.median(rates[0]), statistics.median(rates[1])
 

@@ -34,7 +34,7 @@ from gpu_worker.engine.slot import Encoded, Settled, Slot
 _log = logging.getLogger(__name__)
 
 #: Seconds that a group of items may take; far above what the slowest machine needs.
-_PATIENCE = 120.0
+_WAIT_SECONDS = 120.0
 _DEADLINE = 3600.0
 
 #: Rows of a batch: bounded by its items alone.
@@ -89,7 +89,7 @@ class Writer:
         Raises:
             EncodeFailed: an item failed, or the items did not end in time.
         """
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + _WAIT_SECONDS
         for _ in range(count):
             if not self._settled.acquire(timeout=max(0.0, end - time.monotonic())):
                 self.failures.append("not in time")
@@ -158,7 +158,7 @@ class EngineRig:
 
     def close(self) -> None:
         """End the engine's threads."""
-        self._engine.stop(_PATIENCE)
+        self._engine.stop(_WAIT_SECONDS)
 
 
 _PATCH = 14

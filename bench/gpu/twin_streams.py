@@ -21,7 +21,7 @@ from torch import Tensor
 from gpu_worker.engine.device import Mark, Stamp
 
 #: Seconds after which a wait counts as a deadlock.
-_PATIENCE = 60.0
+_WAIT_SECONDS = 60.0
 _GARBAGE = 0xA5
 
 
@@ -43,7 +43,7 @@ class TwinMark:
 
     def wait(self) -> None:
         """Block until it is reached. Raises ``TimeoutError`` if it never is."""
-        if not self._done.wait(_PATIENCE):
+        if not self._done.wait(_WAIT_SECONDS):
             raise TimeoutError("a mark of the twin was never reached")
 
     def seconds_until(self, later: Stamp) -> float:
@@ -75,12 +75,12 @@ class TwinStream:
         """End the thread. Work that is held back is not done."""
         self._work.put(None)
         self.gate.set()
-        self._thread.join(_PATIENCE)
+        self._thread.join(_WAIT_SECONDS)
 
     def _run(self) -> None:
         while (entry := self._work.get()) is not None:
             work, mark = entry
-            self.gate.wait(_PATIENCE)
+            self.gate.wait(_WAIT_SECONDS)
             work()
             del work, entry  # they hold the memory that was copied
             self._log.append(f"{self._name} done")

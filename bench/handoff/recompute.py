@@ -66,7 +66,7 @@ PHOTO, FILM = "photo.jpg", "film.mp4"
 SIZE = (1920, 1080)
 _FILM_RATE = 30
 _QUALITY = 85
-_PATIENCE = 20.0
+_WAIT_SECONDS = 20.0
 _ROOT = Path(__file__).parents[2]
 
 
@@ -95,4 +95,4 @@ def web_server(folder: Path) -> Iterator[str]:
     ) as web:
         assert web.stdout is not None
         yield f"http://127.0.0.1:{int(web.stdout.readline())}"
-        web.communicate(timeout=_PATIENCE)
+        web.communicate(timeout=_WAIT_SECONDS)

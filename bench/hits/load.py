@@ -95,7 +95,7 @@ Ready = tuple[Request, bytes]
 #: Errors that are kept; even one makes the figures invalid.
 _MOST_WRONG = 5
 #: Seconds that pending requests may take after the end.
-_PATIENCE = 15.0
+_WAIT_SECONDS = 15.0
 
 
 @dataclass(slots=True)
@@ -190,7 +190,7 @@ async def ask_closed(
             status, body = await exchange.ask(data)
             tally.take(request, status, body, time.perf_counter() - began)
 
-    async with asyncio.timeout(seconds + _PATIENCE):
+    async with asyncio.timeout(seconds + _WAIT_SECONDS):
         await asyncio.gather(*map(drive, exchanges))
 
 
@@ -220,7 +220,7 @@ async def ask_open(
         await asyncio.sleep(max(0.0, at - time.perf_counter()))
         planned.put_nowait(at)
     done, _ = await asyncio.wait(
-        [asyncio.create_task(planned.join()), *drivers], timeout=_PATIENCE, return_when="FIRST_COMPLETED"
+        [asyncio.create_task(planned.join()), *drivers], timeout=_WAIT_SECONDS, return_when="FIRST_COMPLETED"
     )
     tally.unsent += planned.qsize()
     for driver in drivers:

@@ -23,7 +23,7 @@ from transformers import AutoModelForImageTextToText, AutoTokenizer, Qwen2VLImag
 from examples.epd_transformers.engine import Line, serve
 
 _DOWNLOADS = 32
-_PATIENCE = 60.0
+_WAIT_SECONDS = 60.0
 _IMAGE = "<|vision_start|>{}<|vision_end|>"
 
 
@@ -48,7 +48,7 @@ class Colocated:
     def _download(self, url: str) -> bytes:
         if not hasattr(self._local, "session"):
             self._local.session = requests.Session()
-        answer = self._local.session.get(url, timeout=_PATIENCE)
+        answer = self._local.session.get(url, timeout=_WAIT_SECONDS)
         answer.raise_for_status()
         return bytes(answer.content)
 

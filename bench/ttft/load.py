@@ -15,7 +15,7 @@ Request = dict[str, Any]
 #: Sends a request; the future is done with the first token.
 Ask = Callable[[Request], Future[Any]]
 
-_PATIENCE = 300.0
+_WAIT_SECONDS = 300.0
 
 
 #: Photos that requests choose from. In the distinct mix each is another file every time.
@@ -27,7 +27,7 @@ def one_by_one(ask: Ask, requests: Sequence[Request]) -> float:
     """Mean seconds to the first token with one request at a time."""
     began = time.perf_counter()
     for request in requests:
-        ask(request).result(_PATIENCE)
+        ask(request).result(_WAIT_SECONDS)
     return (time.perf_counter() - began) / len(requests)
 
 
@@ -46,7 +46,7 @@ def saturate(ask: Ask, requests: Sequence[Request], at_once: int) -> float:
 
     answers = []
     for request in requests:
-        room.acquire(timeout=_PATIENCE)
+        room.acquire(timeout=_WAIT_SECONDS)
         answer = ask(request)
         answer.add_done_callback(note)
         answers.append(answer)
@@ -81,7 +81,7 @@ def first_tokens(ask: Ask, requests: Sequence[Request], rate: float, seed: int) 
 
 def _finish(answers: Sequence[Future[Any]]) -> None:
     """Wait for all. Raises the error of one that failed."""
-    wait(answers, timeout=_PATIENCE)
+    wait(answers, timeout=_WAIT_SECONDS)
     for answer in answers:
         answer.result(0)
 

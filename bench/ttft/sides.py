@@ -14,7 +14,7 @@ from epd.stack.parts import StackOptions
 from epd.stack.stack import Stack
 from examples.epd_transformers.pair import Engine, EnginePair
 
-_PATIENCE = 60.0
+_WAIT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,4 +90,4 @@ def separate(checkpoint: Path, folder: Path, site: str, *, url_ttl: float, layou
 
             yield Side(ask)
             for answer in decoded:  # Decode has finished it too
-                answer.result(_PATIENCE)
+                answer.result(_WAIT_SECONDS)

@@ -125,7 +125,7 @@ def reachable(host: str) -> str:
     return "127.0.0.1" if host in {"0.0.0.0", "::"} else host
 
 
-def store_beside(broker_url: str) -> str:
+def default_store_url(broker_url: str) -> str:
     """The URL of another database on the broker's server, with the same user, password and options.
 
     Raises:

@@ -49,7 +49,7 @@ class Stack:
         self._flower_port = None if options.flower_port is None else parts.free_port(options.flower_port)
         self._redis_port = parts.free_port(options.redis_port) if options.broker_url is None else 0
         self._broker_url = options.broker_url or f"redis://127.0.0.1:{self._redis_port}/0"
-        self._store_url = options.store_url or parts.store_beside(self._broker_url)
+        self._store_url = options.store_url or parts.default_store_url(self._broker_url)
         for name in _FOLDERS & options.overrides.keys():
             require_folder(Path(options.overrides[name]), name)
         self._data_lock = hold_data_dir(options.data_dir)

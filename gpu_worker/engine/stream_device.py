@@ -23,7 +23,7 @@ _ALIGNMENT = 256
 #: A larger item than one n-th of the ring goes in pieces: one is written while the one before is copied.
 _PIECES = 4
 #: Seconds that the copy of a piece may take; milliseconds are normal.
-_PATIENCE = 60.0
+_WAIT_SECONDS = 60.0
 _POLL = 50e-6
 #: Bytes below which a ring is not worth having.
 _LEAST = 1 << 20
@@ -116,10 +116,10 @@ class _Span:
 class PinnedRing:
     """Pinned memory that uploads pass through, in order. For one thread, and the copies of one stream."""
 
-    def __init__(self, memory: Tensor, patience: float = _PATIENCE) -> None:
+    def __init__(self, memory: Tensor, wait_seconds: float = _WAIT_SECONDS) -> None:
         """``memory`` is uint8 [bytes], page-locked."""
         self._memory = memory
-        self._patience = patience
+        self._wait_seconds = wait_seconds
         self._piece = max(1, memory.numel() // _PIECES)
         self._head = 0
         self._in_flight: deque[_Span] = deque()
@@ -158,10 +158,10 @@ class PinnedRing:
         return begin
 
     def _await(self, mark: Mark) -> None:
-        end = time.monotonic() + self._patience
+        end = time.monotonic() + self._wait_seconds
         while not mark.reached():
             if time.monotonic() > end:
-                raise DeviceHung(f"an upload has not ended after {self._patience:.0f} s")
+                raise DeviceHung(f"an upload has not ended after {self._wait_seconds:.0f} s")
             time.sleep(_POLL)
 
 

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds for which a message that must be alone waits for its worker to finish all others. After that the
 #: worker takes it next to them, since one of them may never end: a run at risk is better than none.
-SOLO_PATIENCE_S = 5.0
+SOLO_WAIT_SECONDS = 5.0
 
 #: Most pops in one tick of the event loop; acks are sent between two ticks.
 POPS_PER_TICK = 3
@@ -218,7 +218,7 @@ class Channel(QueueChannel):
         if self.qos.held() == 0:
             return True
         since = self._solo_waiting_since
-        return since is not None and time.monotonic() - since > SOLO_PATIENCE_S
+        return since is not None and time.monotonic() - since > SOLO_WAIT_SECONDS
 
     def _payload(self, popped: PoppedMessage, lane: str) -> dict[str, Any] | None:
         """The envelope for kombu. What is not a message at all is dropped, and the answer is None."""

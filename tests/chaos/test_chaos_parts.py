@@ -50,7 +50,7 @@ def test_a_second_end_of_a_part_is_heard(real_server_url: str) -> None:
 
 
 @pytest.mark.parametrize(("per_look", "flat"), [(0.0, True), (0.5, False), (-1.0, True)])
-def test_growth_is_told_from_noise(per_look: float, flat: bool) -> None:
+def test_growth_is_distinguished_from_noise(per_look: float, flat: bool) -> None:
     noise = np.random.default_rng(2).normal(0, 1, 100)
     samples = [
         Sample(2.0 * look, {"api_rss_mib": 100 + per_look * look + noise[look]}) for look in range(100)

@@ -22,10 +22,10 @@ Lines = dict[str, Line]
 
 def run(names: Sequence[str], keep: Path) -> Lines:
     """One after the other: scenarios of one setup share a stack."""
-    told: list[Line] = []
+    printed: list[Line] = []
     chosen: list[Scenario] = [scenario for scenario in ALL if scenario.name in names]
-    run_all(chosen, seed=_SEED, short=True, tell=told.append, keep=keep)
-    return {line.scenario: line for line in told}
+    run_all(chosen, seed=_SEED, short=True, tell=printed.append, keep=keep)
+    return {line.scenario: line for line in printed}
 
 
 @pytest.fixture(scope="module")

@@ -74,13 +74,13 @@ class Lives(RuleBasedStateMachine):
             self.notices.append((self.ids[job], str(part), state, stage or "", left == 0))
         return True
 
-    def add(self, job: int, part: PartId, *, told: bool) -> bool:
+    def add(self, job: int, part: PartId, *, reported: bool) -> bool:
         parts = self.parts.get(job)
         if parts is None or (job in self.closed and part not in parts):
             return False
         if part not in parts:
             parts[part] = (State.QUEUED, None)
-            if told:
+            if reported:
                 self.notices.append((self.ids[job], str(part), State.QUEUED, "", False))
         return True
 
@@ -105,7 +105,7 @@ class Lives(RuleBasedStateMachine):
         finished = self.set(*who, State.DONE)
         for waiter in self.flights.pop(key, {}):
             if self.is_wanted(*waiter):
-                self.add(*waiter, told=False)
+                self.add(*waiter, reported=False)
             finished += self.set(*waiter, State.DONE)
         self.made.add(key)
         done = Completed(entry, self.ids[who[0]], who[1], {"encode": 1.0})
@@ -135,7 +135,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(who=WHO)
     def add_part(self, who: tuple[int, PartId]) -> None:
-        assert self.store.jobs.add_part(self.ids[who[0]], who[1]) is self.add(*who, told=True)
+        assert self.store.jobs.add_part(self.ids[who[0]], who[1]) is self.add(*who, reported=True)
 
     @rule(who=WHO, state=st.sampled_from([State.DONE, State.FAILED]))
     def finish(self, who: tuple[int, PartId], state: State) -> None:

@@ -28,7 +28,7 @@ from tests.unit.engine.graphs.graph_kit import graph_plan
 from tests.unit.engine.slot_makers import NEVER
 
 IMAGES = [raw_image(*size) for size in [(30, 40), (300, 200), (224, 224), (112, 336)]]
-_PATIENCE = 100.0
+_WAIT_SECONDS = 100.0
 _numbers = itertools.count()
 
 
@@ -66,7 +66,7 @@ class GatedWatcher(Watcher):
         self.gate = threading.Event()
 
     def still_wanted(self, slots: Sequence[Slot]) -> set[str]:
-        assert self.gate.wait(_PATIENCE)
+        assert self.gate.wait(_WAIT_SECONDS)
         return super().still_wanted(slots)
 
 
@@ -82,7 +82,7 @@ def engine_of(site: Site, encoder: Encoder, watcher: Watcher, runner: Runner, it
         {encoder.card.name: encoder}, budget=Budget(max_items=items, max_cost=1 << 30),
         device=open_device(site.device), observer=watcher, runner=runner,
     )  # fmt: skip
-    engine.start(_PATIENCE)
+    engine.start(_WAIT_SECONDS)
     return engine
 
 
@@ -104,8 +104,8 @@ def check_engine_rows(
     with while_serving or nullcontext():
         for slot in slots:
             assert engine.submit(slot)
-        watcher.wait(len(slots), _PATIENCE)
-    engine.stop(_PATIENCE)
+        watcher.wait(len(slots), _WAIT_SECONDS)
+    engine.stop(_WAIT_SECONDS)
     for name, outcome in watcher.outcomes.items():
         site.assert_close(rows_of(encoder, outcome), media.eager_rows(encoder, name), name)
     assert not watcher.lost
@@ -123,21 +123,21 @@ def check_little_memory(site: Site, folder: Path) -> None:
         for slot in slots:
             engine.submit(slot)
         watcher.gate.set()
-        watcher.wait(len(slots), _PATIENCE)
+        watcher.wait(len(slots), _WAIT_SECONDS)
         sizes = [one.batch_size for one in watcher.outcomes.values() if isinstance(one, Encoded)]
         assert len(sizes) == len(slots)
         assert max(sizes) < too_many
         huge = media.slot(encoder, raw_audio(480_000 * 4 * too_many))
         engine.submit(huge)
-        watcher.wait(len(slots) + 1, _PATIENCE)
+        watcher.wait(len(slots) + 1, _WAIT_SECONDS)
         outcome = watcher.outcomes[huge.id]
         assert isinstance(outcome, Failed), outcome
         assert isinstance(outcome.error, EncodeFailed)
         assert "out of memory" in str(outcome.error)
         last = media.slot(encoder, raw_audio(480_000))
         engine.submit(last)
-        watcher.wait(len(slots) + 2, _PATIENCE)
-        engine.stop(_PATIENCE)
+        watcher.wait(len(slots) + 2, _WAIT_SECONDS)
+        engine.stop(_WAIT_SECONDS)
     for slot in (slots[0], slots[-1], last):
         rows = rows_of(encoder, watcher.outcomes[slot.id])
         site.assert_close(rows, media.eager_rows(encoder, slot.id), slot.id)

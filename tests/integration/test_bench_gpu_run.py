@@ -46,7 +46,7 @@ def status(*arguments: str) -> int | str | None:
     return ended.value.code
 
 
-def test_sections_are_chosen_and_bounded_and_told_as_tables(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sections_are_chosen_and_bounded_and_printed_as_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert status("--device", "cpu", "--tiny", "--only", "preprocess") == 0
     text = capsys.readouterr().out
     assert text.startswith("SELF-TEST, no figure of a GPU")
@@ -61,9 +61,9 @@ def test_sections_are_chosen_and_bounded_and_told_as_tables(capsys: pytest.Captu
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_gpu_it_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert status("--json") == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err == "bench.gpu: this machine has no CUDA device; nothing was measured\n"
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == "bench.gpu: this machine has no CUDA device; nothing was measured\n"
 
 
 @pytest.mark.parametrize("arguments", [("--device", "cpu"), ("--tiny",), ("--only", "nothing")])

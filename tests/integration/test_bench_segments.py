@@ -18,6 +18,6 @@ def test_it_prints_its_ratios() -> None:
         capture_output=True, text=True, timeout=110,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert {"cold_over_longer", "cold_over_known", "device_cold_over_longer", "cold_s"} <= told.keys()
-    assert all(told[name] > 0 for name in ("cold_over_longer", "cold_over_known", "cold_s"))
+    printed = json.loads(done.stdout)
+    assert {"cold_over_longer", "cold_over_known", "device_cold_over_longer", "cold_s"} <= printed.keys()
+    assert all(printed[name] > 0 for name in ("cold_over_longer", "cold_over_known", "cold_s"))

@@ -33,14 +33,14 @@ def main() -> int:
     started = time.process_time()
     figures = {name: _measured(name, asked) for name in asked.only or SUBJECTS}
     missed = {name: one.missed() for name, one in figures.items() if one.missed()}
-    told: dict[str, object] = {"transformers": transformers.__version__, "torch": torch.__version__}
-    told |= {"threads": asked.threads, "cpu_seconds": round(time.process_time() - started, 1)}
+    summary: dict[str, object] = {"transformers": transformers.__version__, "torch": torch.__version__}
+    summary |= {"threads": asked.threads, "cpu_seconds": round(time.process_time() - started, 1)}
     if asked.json:
-        told |= {"bars": asdict(BARS), "missed": missed}
-        print(json.dumps(told | {"figures": {name: asdict(one) for name, one in figures.items()}}))
+        summary |= {"bars": asdict(BARS), "missed": missed}
+        print(json.dumps(summary | {"figures": {name: asdict(one) for name, one in figures.items()}}))
     else:
         print(table_of(figures))
-        print("\n" + ", ".join(f"{name} {value}" for name, value in told.items()))
+        print("\n" + ", ".join(f"{name} {value}" for name, value in summary.items()))
     for name, bars in missed.items():
         print(f"{name} misses {', '.join(bars)}", file=sys.stderr)
     return 1 if missed else 0

@@ -125,7 +125,7 @@ class ParityFigures:
 
     def missed(self, bars: Bars = BARS) -> list[str]:
         """Names of the figures that miss their bar."""
-        verdicts = {
+        outcomes = {
             "fp32_error": self.fp32_error <= bars.fp32_error,
             "bf16_cosine": self.bf16_cosine >= bars.bf16_cosine,
             "packed_difference": self.packed_difference <= bars.packed_difference,
@@ -135,7 +135,7 @@ class ParityFigures:
             "pixels": self.pixels is None or near_enough(self.pixels, bars),
             "mel_difference": self.mel_difference is None or self.mel_difference <= bars.mel_difference,
         }
-        return [name for name, held in verdicts.items() if not held]
+        return [name for name, held in outcomes.items() if not held]
 
 
 def near_enough(pixels: PixelFigures, bars: Bars = BARS) -> bool:

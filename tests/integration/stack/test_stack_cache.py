@@ -34,7 +34,7 @@ def _encoded(client: Client, number: int) -> tuple[EmbeddingAnswer, bool]:
     return item.embedding, item.cached
 
 
-def test_an_embedding_is_listed_taken_out_and_made_anew(stack: Stack, client: Client) -> None:
+def test_an_embedding_is_listed_removed_and_made_again(stack: Stack, client: Client) -> None:
     made, _ = _encoded(client, 7001)
     rows = client.embedding(made.key)
     assert _encoded(client, 7001) == (made, True)
@@ -53,15 +53,15 @@ def test_one_encoder_is_cleared_by_its_revision(stack: Stack, client: Client) ->
     card = next(each.card for each in client.models().encoders if each.name == "qwen-bf16")
     assert card is not None
     kept = {row.key for row in client.cached() if row.encoder != "qwen-bf16"}
-    told = _cache(stack, "clear", "--yes", "--encoder", "qwen-bf16", "--revision", "0" * 8)
-    assert told == "removed 0\n"
-    told = _cache(stack, "clear", "--yes", "--encoder", "qwen-bf16", "--revision", card.weights_digest[:12])
-    assert int(told.split()[1]) >= len(made)
+    out = _cache(stack, "clear", "--yes", "--encoder", "qwen-bf16", "--revision", "0" * 8)
+    assert out == "removed 0\n"
+    out = _cache(stack, "clear", "--yes", "--encoder", "qwen-bf16", "--revision", card.weights_digest[:12])
+    assert int(out.split()[1]) >= len(made)
     assert {row.key for row in client.cached()} == kept
     assert [_encoded(client, number)[1] for number in (7002, 7003)] == [False, False]
 
 
-def test_hits_misses_and_removals_are_told(stack: Stack, client: Client) -> None:
+def test_hits_misses_and_removals_are_counted(stack: Stack, client: Client) -> None:
     before = client.status().cache_totals
     made, _ = _encoded(client, 7004)
     _encoded(client, 7004)

@@ -84,7 +84,7 @@ def test_videos_that_overlap_share_their_frames(
     assert rows[1][:half].tobytes() == rows[0][half:].tobytes()
 
 
-def test_what_was_taken_out_is_encoded_anew(stack: Stack, client: Client) -> None:
+def test_what_was_removed_is_encoded_again(stack: Stack, client: Client) -> None:
     first, rows = encode(client, wav(30, seed=2))
     assert first.embedding is not None
     answer = httpx.delete(f"{stack.api_url}/v1/embeddings/{first.embedding.key}")

@@ -136,9 +136,9 @@ def test_no_case_is_begun_after_its_time(capsys: pytest.CaptureFixture[str]) -> 
     clock.now = 10.0
     assert course.run("two", lambda: Figure(2)) == []
     assert course.left_out == ["two"]
-    told = capsys.readouterr().err
-    assert '{"value": 1}' in told
-    assert "two" not in told
+    printed = capsys.readouterr().err
+    assert '{"value": 1}' in printed
+    assert "two" not in printed
 
 
 def test_a_case_that_fails_does_not_end_the_others_but_a_lost_device_does() -> None:

@@ -12,7 +12,7 @@ from epd.stack.parts import DEFAULT_DATA_DIR, env_file, free_port, running_setti
 
 
 @pytest.mark.parametrize(
-    ("told", "well", "words"),
+    ("printed", "well", "words"),
     [
         ({"redis_version": "7.0.15"}, True, "Redis 7.0.15 at host"),
         ({"redis_version": "6.2.6"}, False, "Redis 6.2.6 at host: older than 7.0"),
@@ -23,8 +23,8 @@ from epd.stack.parts import DEFAULT_DATA_DIR, env_file, free_port, running_setti
         ),
     ],
 )
-def test_a_server_that_is_too_old_is_reported(told: dict[str, str], well: bool, words: str) -> None:
-    assert doctor._server(told, "host") == (well, words)
+def test_a_server_that_is_too_old_is_reported(printed: dict[str, str], well: bool, words: str) -> None:
+    assert doctor._server(printed, "host") == (well, words)
 
 
 def test_the_redis_of_a_running_stack_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,11 @@ from epd.settings import require_folder
 from epd.stack import parts
 from epd.stack.parts import (
     StackOptions,
+    default_store_url,
     free_port,
     hold_data_dir,
     new_media_dir,
     port_is_free,
-    store_beside,
     sweep_media_dirs,
 )
 from epd.stack.stack import Stack
@@ -112,13 +112,13 @@ def test_folders_of_dead_stacks_are_swept_and_of_live_ones_kept() -> None:
         ("redis://host/1", "redis://host/0"),
     ],
 )
-def test_a_store_without_a_url_is_beside_its_broker(broker: str, store: str) -> None:
-    assert store_beside(broker) == store
+def test_a_store_without_a_url_is_on_the_server_of_its_broker(broker: str, store: str) -> None:
+    assert default_store_url(broker) == store
 
 
 def test_a_broker_on_a_socket_needs_a_store_url() -> None:
     with pytest.raises(SettingsError, match="EPD_STORE_URL"):
-        store_beside("redis+socket:///run/redis.sock")
+        default_store_url("redis+socket:///run/redis.sock")
 
 
 def test_a_stack_that_cannot_start_leaves_no_folder(tmp_path: Path, shm: Path) -> None:

@@ -159,7 +159,7 @@ def test_another_window_than_the_towers_is_refused(family: str, tmp_path: Path) 
     load_with(family, tmp_path, {"chunk_length": 30})
 
 
-def test_the_extractors_section_beside_an_image_processor_counts(tmp_path: Path) -> None:
+def test_the_extractors_section_next_to_an_image_processor_counts(tmp_path: Path) -> None:
     sections = {"image_processor": {"merge_size": 2}, "feature_extractor": {"feature_size": 64}}
     with pytest.raises(SettingsError, match="feature_size is 64"):
         load_with("qwen2_5_omni_audio", tmp_path, sections, "processor_config.json")
@@ -194,7 +194,7 @@ def test_a_checkpoint_of_text_alone_is_refused(family: str, tmp_path: Path) -> N
         load(family, folder)
 
 
-def test_the_language_model_beside_the_tower_is_left_alone(tmp_path: Path) -> None:
+def test_the_language_model_next_to_the_tower_is_left_alone(tmp_path: Path) -> None:
     config, state = tiny.TINY["qwen2_audio"]
     others = {"language_model.lm_head.weight": torch.zeros(3), "audio_tower_of_another.x": torch.zeros(3)}
     folder = tiny.write_checkpoint(tmp_path / "a", config, state() | others)

@@ -10,34 +10,34 @@ from gpu_worker.engine.watchdog import Watchdog
 LIMIT = 0.2
 
 
-def test_work_that_never_ends_is_told_once_by_name() -> None:
-    told: list[str] = []
+def test_work_that_never_ends_is_reported_once_by_name() -> None:
+    reported: list[str] = []
     barked = threading.Event()
-    dog = Watchdog(LIMIT, lambda sentence: (told.append(sentence), barked.set()))  # type: ignore[func-returns-value]
+    dog = Watchdog(LIMIT, lambda sentence: (reported.append(sentence), barked.set()))  # type: ignore[func-returns-value]
     dog.start()
     with dog.watch("a batch of 3 for eye"):
         assert barked.wait(10)
         time.sleep(2 * LIMIT)
     dog.stop()
-    assert len(told) == 1
-    assert told[0].startswith("a batch of 3 for eye has not ended after")
+    assert len(reported) == 1
+    assert reported[0].startswith("a batch of 3 for eye has not ended after")
 
 
 def test_many_short_works_are_never_one_long_one() -> None:
-    told: list[str] = []
-    dog = Watchdog(1.0, told.append)
+    reported: list[str] = []
+    dog = Watchdog(1.0, reported.append)
     dog.start()
     end = time.monotonic() + 2.5
     while time.monotonic() < end:
         with dog.watch("a batch"):
             time.sleep(0.01)
     dog.stop()
-    assert told == []
+    assert reported == []
 
 
 def test_an_error_ends_the_work_too() -> None:
-    told: list[str] = []
-    dog = Watchdog(LIMIT, told.append)
+    reported: list[str] = []
+    dog = Watchdog(LIMIT, reported.append)
     try:
         with dog.watch("a batch"):
             raise ValueError("bad")

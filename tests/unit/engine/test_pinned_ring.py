@@ -119,7 +119,7 @@ def test_an_item_larger_than_the_ring_goes_in_pieces() -> None:
 def test_a_copy_that_never_ends_is_a_hung_device() -> None:
     streams = TwinStreams()
     streams.inward.gate.clear()
-    ring = PinnedRing(streams.pinned(256), patience=0.05)
+    ring = PinnedRing(streams.pinned(256), wait_seconds=0.05)
     target = torch.zeros(256, dtype=torch.uint8)
     with pytest.raises(DeviceHung) as caught:
         ring.send(numbered(256, 1), lambda place, at: streams.copy_in(target[at : at + place.numel()], place))

@@ -85,7 +85,7 @@ def test_a_mistake_is_named(tmp_path: Path, old: str, new: str, named: str) -> N
         ("[models.demo]", "[models]\ndemo = [1, 2]\n[models.two]", "models.demo: Input should be"),
     ],
 )
-def test_a_mistake_is_told_in_one_short_line(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_a_mistake_is_reported_in_one_short_line(tmp_path: Path, old: str, new: str, said: str) -> None:
     """Pydantic's own text repeats the whole table that lacks a key."""
     path = _write(tmp_path, GOOD.replace(old, new))
     with pytest.raises(SettingsError) as caught:

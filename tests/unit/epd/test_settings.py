@@ -127,13 +127,13 @@ _NEEDED = {
 
 
 def rows() -> Iterator[tuple[str, str]]:
-    """(setting without its prefix, documented default) of every table that has both."""
+    """(setting without its prefix, stated default) of every table that has both."""
     for page in _PAGES:
         for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
             if line.startswith("| `EPD_"):
                 _, names, defaults, *_ = line.split("|")
-                told = [word.strip() for word in defaults.split(",")]
-                yield from zip(re.findall(r"`EPD_(\w+)`", names), told, strict=True)
+                stated = [word.strip() for word in defaults.split(",")]
+                yield from zip(re.findall(r"`EPD_(\w+)`", names), stated, strict=True)
 
 
 def spelled(value: object) -> set[str]:
@@ -149,13 +149,13 @@ def spelled(value: object) -> set[str]:
     return {f"{value:g}", str(value), *sizes}
 
 
-@pytest.mark.parametrize(("name", "told"), sorted(set(rows())))
-def test_a_default_in_a_table_is_the_one_of_the_code(name: str, told: str) -> None:
+@pytest.mark.parametrize(("name", "stated"), sorted(set(rows())))
+def test_a_default_in_a_table_is_the_one_of_the_code(name: str, stated: str) -> None:
     wanted = spelled(Settings.model_fields[name.lower()].default)
-    assert told in wanted or told.partition(":")[0] in wanted, f"{told} is not one of {wanted}"
+    assert stated in wanted or stated.partition(":")[0] in wanted, f"{stated} is not one of {wanted}"
 
 
-def test_what_a_user_needs_is_told() -> None:
+def test_what_a_user_needs_is_documented() -> None:
     assert {name for name, _ in rows()} >= _NEEDED
 
 

@@ -83,7 +83,7 @@ def test_without_a_hub_celery_sends_each_event_itself() -> None:
     assert consumer.event_dispatcher.on_send_buffered is None
 
 
-def test_a_verdict_becomes_the_value_or_the_error_of_its_task() -> None:
+def test_a_result_becomes_the_value_or_the_error_of_its_task() -> None:
     tracer = ResultTracer()
     delivery = Delivery("t/1", None, tracer.body, (), lambda *_: None, lambda *_: None)
     text = tracer.trace(delivery, TaskResult("t/1", TaskStatus.ENCODED, {"tokens": 3, "forward_s": 0.5}))

@@ -56,7 +56,7 @@ def test_chunks_hold_all_in_order(count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "reported"),
     [
         ("MISCONF Errors writing to the AOF file: No space left on device", "the store refuses (MISCONF)"),
         ("OOM command not allowed when used memory > 'maxmemory'.", "the store refuses (OOM)"),
@@ -64,10 +64,10 @@ def test_chunks_hold_all_in_order(count: int) -> None:
         ("something else of 10.0.0.7", "the store refuses (error)"),
     ],
 )
-def test_a_refusal_is_reported_by_its_code_alone(answer: str, told: str) -> None:
+def test_a_refusal_is_reported_by_its_code_alone(answer: str, reported: str) -> None:
     with pytest.raises(StoreUnavailable) as caught, answering():
         raise BaseParser.parse_error(answer)
-    assert str(caught.value) == told
+    assert str(caught.value) == reported
 
 
 def test_a_lost_connection_is_reported_as_no_answer() -> None:

@@ -48,9 +48,9 @@ def ftyp(major: bytes, *compatible: bytes) -> bytes:
     ],
 )
 def test_known_heads(head: bytes, mime: str, name: str) -> None:
-    told = sniff_bytes(head)
-    assert (told.mime, told.format) == (mime, name)
-    assert told.modality.value == mime.split("/", maxsplit=1)[0]
+    reported = sniff_bytes(head)
+    assert (reported.mime, reported.format) == (mime, name)
+    assert reported.modality.value == mime.split("/", maxsplit=1)[0]
 
 
 def test_what_a_container_may_carry() -> None:
