@@ -1,4 +1,4 @@
-"""What is queued, staged and running, shared by the engine's threads under one lock.
+"""What is queued, staged and running, shared by the engine's threads under one lock; and the staging thread.
 
 A batch is taken at once if nothing is staged or running. While one runs, the next is staged:
 
@@ -22,6 +22,11 @@ from gpu_worker.engine.replies import Replies
 from gpu_worker.engine.slot import Dropped, DropReason, Observer, Planned, Settled, Slot
 from gpu_worker.engine.staging import StagedItem, Staging, stage
 from gpu_worker.engine.watchdog import Watchdog
+
+_log = logging.getLogger(__name__)
+
+#: Takes an error that no item caused, and the slots that were being staged.
+ReportError = Callable[[Exception, Sequence[Slot]], None]
 
 #: Longest single wait on the condition, in seconds. A missed wake-up costs no more than this.
 _TICK = 1.0
@@ -139,12 +144,6 @@ class Pipeline:
 
     def _open_batch(self) -> list[Planned]:
         return [item.planned for item in self._staged]
-
-
-_log = logging.getLogger(__name__)
-
-#: Takes an error that no item caused, and the slots that were being staged.
-ReportError = Callable[[Exception, Sequence[Slot]], None]
 
 
 class Stager:
