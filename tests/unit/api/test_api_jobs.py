@@ -140,7 +140,7 @@ def test_a_wait_outlives_a_store_that_goes_away(rest: Rest, monkeypatch: pytest.
 def test_lost_notices_cost_time_only(make_rest: MakeRest, monkeypatch: pytest.MonkeyPatch) -> None:
     rest = make_rest()
     monkeypatch.setattr(type(rest.services.completions), "_dispatch", _deaf)
-    monkeypatch.setattr("api.jobs.jobs.POLL_SECONDS", 0.1)
+    monkeypatch.setattr("api.jobs.actions.POLL_SECONDS", 0.1)
     rest.worker.go.clear()
     threading.Timer(0.2, rest.worker.go.set).start()
     began = time.monotonic()
