@@ -20,7 +20,7 @@ from celery.concurrency.prefork import TaskPool
 from celery.worker import state
 from kombu.asynchronous import Hub, set_event_loop
 
-from tasks.worker.shutdown import bound_child_exit, stop_cold_between_turns
+from tasks.worker.shutdown import bound_child_exit, stop_cold_between_ticks
 
 
 class _Consumer:
@@ -48,7 +48,7 @@ def play(place: str) -> None:
     pool = AsynPool(processes=1, threads=False, enable_timeouts=True)
     pool.register_with_event_loop(hub)
     consumer = _Consumer(hub, pool)
-    stop_cold_between_turns(consumer, limit=3600.0)
+    stop_cold_between_ticks(consumer, limit=3600.0)
     turns = hub.create_loop()
     _turn_until(turns, lambda: bool(pool._fileno_to_outq) and not pool._waiting_to_start)
     time.sleep(0.5)

@@ -31,8 +31,8 @@ def test_sigquit_ends_the_pool_wherever_it_comes(place: str) -> None:
 _DEAF = """
 import subprocess, sys, time
 from types import SimpleNamespace
-from tasks.worker.shutdown import stop_cold_between_turns
-stop_cold_between_turns(SimpleNamespace(hub=SimpleNamespace(on_tick=set())), limit=0.5)
+from tasks.worker.shutdown import stop_cold_between_ticks
+stop_cold_between_ticks(SimpleNamespace(hub=SimpleNamespace(on_tick=set())), limit=0.5)
 child = subprocess.Popen(["sleep", "60"])
 print(child.pid, flush=True)
 time.sleep(60)
