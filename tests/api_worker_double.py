@@ -29,7 +29,7 @@ from epd.contracts.media import Item, Modality
 from epd.contracts.messages import FetchMessage, Wanted
 from epd.identity import content_digest
 from epd.lookup import cards_of, look_up
-from epd.store.files.embedding_file import header_of
+from epd.store.files.embedding_format import header_of
 from epd.store.open import Store
 from epd.store.values import Claim, Completed, Heartbeat, Waiter
 

@@ -17,7 +17,7 @@ from numpy.lib import format as npy
 
 from api.embeddings.streaming import Piece, pieces_of
 from epd.contracts.errors import InvalidRequest, RowsNotThere
-from epd.store.files.embedding_file import EmbeddingFile, encode_header
+from epd.store.files.embedding_format import EmbeddingFile, encode_header
 
 _NPY_TYPES = {"float32": "<f4", "float16": "<f2", "bfloat16": "<f4"}
 

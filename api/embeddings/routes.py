@@ -32,7 +32,7 @@ from api.requests import body_of, whole_body
 from api.services import Served, Services
 from epd.contracts.embedding import Entry, Metadata
 from epd.contracts.errors import NotFound
-from epd.store.files.embedding_file import EmbeddingFile
+from epd.store.files.embedding_format import EmbeddingFile
 
 router = APIRouter(tags=["embeddings"])
 

@@ -25,7 +25,7 @@ from epd.contracts.embedding import EmbeddingRef, Entry
 from epd.contracts.errors import InvalidRequest, MediaTooLarge, NotFound, RowsNotThere, StoreUnavailable
 from epd.contracts.handoff import Slice
 from epd.store.cache.embeddings import Embeddings
-from epd.store.files.embedding_file import DTYPE_CODES, ITEM_BYTES
+from epd.store.files.embedding_format import DTYPE_CODES, ITEM_BYTES
 
 #: Slices of one request, and bytes of all its rows.
 MAX_SLICES = 256

@@ -18,7 +18,7 @@ from epd.contracts.job import ErrorInfo, PartRecord, State
 from epd.contracts.media import RawAudio, RawImage
 from epd.contracts.messages import EncodeMessage
 from epd.contracts.timings import ENCODE_QUEUE, WRITE
-from epd.store.files.embedding_file import header_of
+from epd.store.files.embedding_format import header_of
 from epd.store.values import Completed
 from gpu_worker.engine.slot import Dropped, DropReason, Encoded, Failed, Outcome
 from gpu_worker.service.tickets import TaskResult, TaskStatus, Ticket

@@ -18,7 +18,7 @@ from epd.contracts.errors import NotFound
 from epd.contracts.job import SegmentUse
 from epd.contracts.timings import STAGE
 from epd.store.cache.embeddings import Embeddings
-from epd.store.files.embedding_file import ITEM_BYTES, EmbeddingFile
+from epd.store.files.embedding_format import ITEM_BYTES, EmbeddingFile
 from epd.store.records import SegmentPlace
 from gpu_worker.engine.slot import Encoded, Piece, piece_of
 

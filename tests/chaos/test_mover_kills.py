@@ -16,7 +16,7 @@ import redis
 
 from epd.contracts.errors import NotFound
 from epd.settings import Settings
-from epd.store.files.embedding_file import FILE_NAME
+from epd.store.files.embedding_format import FILE_NAME
 from epd.store.open import Store, open_store
 from epd.store.values import Completed
 from tests.contract.store_values import IMAGE, data_of, entry_of, key_of, wait_until

@@ -15,7 +15,7 @@ import redis
 from epd.contracts.job import State
 from epd.settings import Settings
 from epd.store import keys
-from epd.store.files.embedding_file import open_embedding
+from epd.store.files.embedding_format import open_embedding
 from epd.store.open import Store, open_store
 from tests.contract.store_values import IMAGE, key_of, new_job, part_of, wait_until, waiter_of
 

@@ -15,7 +15,7 @@ from epd.contracts.responses import Tier
 from epd.store.cache.entry import read_entry
 from epd.store.cache.index import EmbeddingIndex
 from epd.store.cache.mover import Mover
-from epd.store.files.embedding_file import EmbeddingFile
+from epd.store.files.embedding_format import EmbeddingFile
 from epd.store.files.tiers import TierFiles
 from epd.store.values import CacheEvent, CachePage, Indexed, Moved, StoreStats
 

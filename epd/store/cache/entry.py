@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from epd.contracts.embedding import EmbeddingRef, Entry, Metadata
-from epd.store.files.embedding_file import ITEM_BYTES
+from epd.store.files.embedding_format import ITEM_BYTES
 
 #: A field without a letter keeps its name, so a new field can be stored without one.
 _LETTERS = {

@@ -18,8 +18,8 @@ from typing import BinaryIO
 from epd.contracts.errors import BlobSpaceFull, NotFound
 from epd.contracts.responses import Tier
 from epd.store.cache.index import EmbeddingIndex
-from epd.store.files.embedding_file import open_regular, read_header
 from epd.store.files.embedding_folder import EmbeddingFolder
+from epd.store.files.embedding_format import open_regular, read_header
 from epd.store.values import CacheEvent, Moved
 
 logger = logging.getLogger(__name__)

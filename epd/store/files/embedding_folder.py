@@ -19,7 +19,13 @@ from typing import BinaryIO
 
 from epd.contracts.embedding import EmbeddingRef
 from epd.contracts.errors import BlobSpaceFull, NotFound
-from epd.store.files.embedding_file import FILE_NAME, EmbeddingFile, copy_all, open_embedding, write_embedding
+from epd.store.files.embedding_format import (
+    FILE_NAME,
+    EmbeddingFile,
+    copy_all,
+    open_embedding,
+    write_embedding,
+)
 
 logger = logging.getLogger(__name__)
 

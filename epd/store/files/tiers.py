@@ -9,8 +9,8 @@ from typing import BinaryIO
 from epd.contracts.embedding import EmbeddingRef
 from epd.contracts.errors import NotFound
 from epd.contracts.responses import Tier
-from epd.store.files.embedding_file import EmbeddingFile, checksum_of, open_regular, read_header
 from epd.store.files.embedding_folder import EmbeddingFolder
+from epd.store.files.embedding_format import EmbeddingFile, checksum_of, open_regular, read_header
 from epd.store.values import Indexed
 
 

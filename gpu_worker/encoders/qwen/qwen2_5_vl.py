@@ -22,6 +22,7 @@ from gpu_worker.encoders.loading import LoadRequest, require_value, required_int
 from gpu_worker.encoders.qwen.config import read_vision_config, shared_sizes
 from gpu_worker.encoders.qwen.encoder import BatchLayout, Grid, QwenEncoder, QwenTower, windowed_form
 from gpu_worker.encoders.qwen.layout import pack_windows
+from gpu_worker.encoders.qwen.loading import load_sharing
 from gpu_worker.encoders.qwen.parts import (
     CellMerger,
     PatchProjection,
@@ -30,7 +31,6 @@ from gpu_worker.encoders.qwen.parts import (
     VisionSizes,
     rms_norm,
 )
-from gpu_worker.encoders.qwen.sharing import load_sharing
 from gpu_worker.preprocess.tensors import send
 
 PREPROCESS_REVISION = "qwen2_5_vl-1"

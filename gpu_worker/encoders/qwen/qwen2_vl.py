@@ -18,6 +18,7 @@ from gpu_worker.encoders.loading import LoadRequest, required_int
 from gpu_worker.encoders.qwen.config import read_vision_config, shared_sizes
 from gpu_worker.encoders.qwen.encoder import BatchLayout, Grid, QwenEncoder, QwenTower, packed_form
 from gpu_worker.encoders.qwen.layout import pack_plain
+from gpu_worker.encoders.qwen.loading import load_sharing
 from gpu_worker.encoders.qwen.parts import (
     CellMerger,
     PatchProjection,
@@ -26,7 +27,6 @@ from gpu_worker.encoders.qwen.parts import (
     VisionSizes,
     layer_norm,
 )
-from gpu_worker.encoders.qwen.sharing import load_sharing
 
 PREPROCESS_REVISION = "qwen2_vl-1"
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from epd.store.files.embedding_file import FILE_NAME
+from epd.store.files.embedding_format import FILE_NAME
 from epd.store.open import Store
 from tests.contract.store_values import HIDDEN, data_of, entry_of, key_of, put_embedding
 from tests.store_kit import MakeStore

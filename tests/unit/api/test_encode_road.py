@@ -19,7 +19,7 @@ from epd.contracts.media import Modality
 from epd.identity import content_digest
 from epd.store.cache.async_cache import AsyncCache
 from epd.store.cache.embeddings import Embeddings
-from epd.store.files.embedding_file import header_of
+from epd.store.files.embedding_format import header_of
 from epd.store.loop_connection import LoopConnection
 from epd.store.values import Completed
 from tests.unit.api.rest_kit import MakeRest, Rest

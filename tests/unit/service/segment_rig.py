@@ -13,7 +13,7 @@ from epd.contracts.job import JobRecord, PartId, PartRecord, State
 from epd.contracts.media import BlobRef, Item, Modality, RawAudio, RawFrames, Source
 from epd.contracts.messages import EncodeMessage, FetchMessage, Wanted
 from epd.identity import content_digest, embedding_key, encoder_identity
-from epd.store.files.embedding_file import open_embedding
+from epd.store.files.embedding_format import open_embedding
 from epd.store.values import BlobKind, Waiter
 from gpu_worker.encoders.base import Encoder
 from gpu_worker.engine.batcher import Budget

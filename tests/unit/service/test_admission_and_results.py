@@ -14,7 +14,7 @@ from epd.contracts.errors import BlobMissing, EncodeFailed, StoreUnavailable
 from epd.contracts.job import ErrorInfo, PartRecord, State
 from epd.contracts.media import RawAudio, RawFrames, RawMedia
 from epd.contracts.messages import MAX_ATTEMPTS
-from epd.store.files.embedding_file import open_embedding
+from epd.store.files.embedding_format import open_embedding
 from epd.store.values import Completed
 from gpu_worker.engine.slot import Dropped, DropReason, Failed
 from gpu_worker.service.results import entry_of

@@ -17,14 +17,14 @@ from safetensors import safe_open
 from epd.contracts.embedding import EmbeddingRef, Metadata
 from epd.contracts.errors import BlobSpaceFull, NotFound
 from epd.contracts.media import Modality
-from epd.store.files.embedding_file import (
+from epd.store.files.embedding_folder import EmbeddingFolder
+from epd.store.files.embedding_format import (
     ITEM_BYTES,
     encode_header,
     header_of,
     open_embedding,
     write_embedding,
 )
-from epd.store.files.embedding_folder import EmbeddingFolder
 
 KEY = "c" * 64
 ROWS, HIDDEN = 5, 3
