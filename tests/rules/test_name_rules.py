@@ -1,4 +1,4 @@
-"""Names: one word for one thing. What ``docs/glossary.md`` lists as retired names nothing any more."""
+"""Names: one word for one thing. What ``docs/glossary.md`` lists as retired is the name of nothing."""
 
 from __future__ import annotations
 
