@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from test_pipeline_zombies import end
 
 from epd.contracts.job import State
 from epd.contracts.media import Modality
+from epd.store.files.ledger import FolderLedger
 from tests.integration.pipeline_kit import Line, Site, png, served
 from tests.integration.transport_kit import Broker, wait_until
 
@@ -43,17 +45,19 @@ def line(tmp_path: Path) -> Iterator[Line]:
 
 
 class Watch(threading.Thread):
-    """Measures the folder all the time."""
+    """Measures the folder all the time, under the ledger's lock: nothing is deleted while it reads."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(daemon=True)
         self.most = 0
         self.over = threading.Event()
         self._folder = folder
+        self._ledger = FolderLedger(folder, LIMIT)
 
     def run(self) -> None:
         while not self.over.wait(0.002):
-            self.most = max(self.most, sum(size_of(path) for path in self._folder.glob("[!.]*")))
+            with suppress(FileNotFoundError), self._ledger.locked():
+                self.most = max(self.most, sum(size_of(path) for path in self._folder.glob("[!.]*")))
 
 
 def size_of(path: Path) -> int:

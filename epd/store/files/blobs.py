@@ -106,22 +106,8 @@ class Blobs:
         Raises:
             OSError: a blob could not be deleted; the error of the last such blob.
         """
-        freed, trouble = 0, None
-        for ref in refs:
-            if ref.name.startswith((_UPLOAD, INLINE)):
-                continue
-            try:
-                os.unlink(f"{self._root}/{ref.name}")
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                trouble = error
-            else:
-                freed += ref.nbytes
-        if freed:
-            self._ledger.subtract(freed)
-        if trouble is not None:
-            raise trouble
+        kept = (_UPLOAD, INLINE)
+        self._ledger.delete(self._root / ref.name for ref in refs if not ref.name.startswith(kept))
 
     def keep_media(self, name: str, digest: str) -> BlobRef:
         """Turn a finished source file into the upload of its digest. An upload that exists is kept.
@@ -134,13 +120,11 @@ class Blobs:
         if size is None:
             raise BlobMissing(f"blob {name} is gone")
         ref = BlobRef(name=target.name, nbytes=size)
-        existing = _size(target)
-        if existing == size:
-            source.unlink(missing_ok=True)
+        if _size(target) == size:
+            self._ledger.delete([source])
         else:
             # Equal digests are equal bytes, so an upload of another size is damaged.
-            source.replace(target)
-        self._ledger.subtract(existing or 0)
+            self._ledger.replace(source, target)
         _touch(target)
         self._uploads.remember(digest, size)
         return ref
@@ -221,9 +205,7 @@ class Blobs:
                 return 0
             if file.name.startswith(INLINE):
                 return self._inline.drop([InlineHolder(file.name.removeprefix(INLINE))])
-            Path(file.path).unlink()
-            self._ledger.subtract(status.st_size)
-            return 1
+            return self._ledger.delete([Path(file.path)])
         return 0
 
     def used_bytes(self) -> int:

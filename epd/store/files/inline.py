@@ -60,17 +60,14 @@ class InlineFolder:
         """Turn a finished source file into the bytes of a digest, held by a job. Raises as ``join`` does."""
         source, target = self._root / name, self.path(media_id)
         try:
-            with self._ledger.locked():
+            with self._ledger.locked() as book:
                 self._hold(media_id, job_id, until)
                 replaced = target.stat().st_size if target.exists() else 0
                 source.replace(target)  # Equal digests are equal bytes.
+                self._ledger.subtract(book, replaced)
         except BlobSpaceFull:
-            with suppress(FileNotFoundError):
-                nbytes = source.stat().st_size
-                source.unlink()
-                self._ledger.subtract(nbytes)
+            self._ledger.delete([source])
             raise
-        self._ledger.subtract(replaced)
 
     def holders(self, most: int) -> list[InlineHolder]:
         """All holders. Of more than ``most`` digests it takes a random choice, so that each gets its turn.
@@ -95,8 +92,7 @@ class InlineFolder:
         return files
 
     def _drop(self, media_id: str, job_ids: Sequence[str]) -> int:
-        nbytes = None
-        with suppress(FileNotFoundError), self._ledger.locked():  # There may never have been a file.
+        with suppress(FileNotFoundError), self._ledger.locked() as book:  # There may never have been a file.
             folder = self._holders / media_id
             for job_id in filter(None, job_ids):
                 (folder / job_id).unlink(missing_ok=True)
@@ -105,10 +101,10 @@ class InlineFolder:
             nbytes = self._remove(media_id)
             with suppress(FileNotFoundError):
                 folder.rmdir()
-        if nbytes is None:
-            return 0
-        self._ledger.subtract(nbytes)
-        return 1
+            if nbytes is not None:
+                self._ledger.subtract(book, nbytes)
+                return 1
+        return 0
 
     def _remove(self, media_id: str) -> int | None:
         try:

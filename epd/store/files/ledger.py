@@ -18,7 +18,7 @@ import fcntl
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,10 +135,34 @@ class FolderLedger:
         (self._ledger / reservation.name).unlink(missing_ok=True)
         os.close(reservation.fd)
 
-    def subtract(self, nbytes: int) -> None:
-        """Note that finished files were deleted. If the lock is not free in time, the next count notes it."""
+    def delete(self, paths: Iterable[Path]) -> int:
+        """Delete finished files. Returns how many there were.
+
+        If the lock is not free in time, they are deleted all the same, and the next count notes it.
+
+        Raises:
+            OSError: a file could not be deleted. The others are; the error is that of the last such file.
+        """
+        paths = list(paths)
         with suppress(BlobSpaceFull, FileNotFoundError), self.locked() as book:
-            self._write(book, self._read(book).add(-nbytes))
+            return self._delete(paths, book)
+        return self._delete(paths, None)
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Put a finished file in the place of another one, whose bytes are free then. Atomic for readers."""
+        with suppress(BlobSpaceFull), self.locked() as book:
+            replaced = target.stat().st_size if target.exists() else 0
+            source.replace(target)
+            self.subtract(book, replaced)
+            return
+        source.replace(target)
+
+    def subtract(self, book: int, nbytes: int) -> None:
+        """Note that finished files were deleted. Delete them under the same lock, which gave ``book``.
+
+        A count between the two would leave the files out, and their bytes would be taken off twice.
+        """
+        self._write(book, self._read(book).add(-nbytes))
 
     def bytes_now(self) -> int:
         """Bytes of all files and reservations. Files that others put there count within seconds."""
@@ -172,6 +196,25 @@ class FolderLedger:
     def being_written(self) -> frozenset[str]:
         """Names of the files that have a reservation."""
         return frozenset(_sizes_of(self._ledger)) - {_BOOK}
+
+    def _delete(self, paths: Sequence[Path], book: int | None) -> int:
+        sizes: list[int] = []
+        failure: OSError | None = None
+        for path in paths:
+            try:
+                nbytes = path.stat().st_size
+                path.unlink()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                failure = error
+            else:
+                sizes.append(nbytes)
+        if sizes and book is not None:
+            self.subtract(book, sum(sizes))
+        if failure is not None:
+            raise failure
+        return len(sizes)
 
     def _take(self, book: int, nbytes: int, share: float) -> None:
         limit, totals = int(share * self._limit), self._read(book)

@@ -130,13 +130,37 @@ def test_a_frozen_lock_holder_delays_others_for_a_bounded_time(
     began = time.monotonic()
     with pytest.raises(BlobSpaceFull, match="does not move"):
         ledger.reserve("r-second", 10, 1.0)
-    ledger.subtract(5)
+    (tmp_path / "r-done").write_bytes(bytes(5))
+    assert ledger.delete([tmp_path / "r-done"]) == 1
     ledger.settle(reservation, 10)
     assert ledger.count() == 0
     assert ledger.room(1.0) == 90
     assert time.monotonic() - began < 2
     os.close(fd)
     ledger.count()
+    assert ledger.bytes_now() == 0
+
+
+def test_no_count_comes_between_a_deletion_and_its_totals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a count leaves the file out, and its bytes would be taken off a second time."""
+    ledger = FolderLedger(tmp_path, 100)
+    file = tmp_path / "r-done"
+    reservation = ledger.reserve(file.name, 40, 1.0)
+    file.write_bytes(bytes(40))
+    ledger.settle(reservation, 40)
+    lock = folder_ledger._lock_in_time
+    there: list[bool] = []
+
+    def lock_and_look(fd: int) -> None:
+        there.append(file.exists())
+        lock(fd)
+
+    monkeypatch.setattr(folder_ledger, "_lock_in_time", lock_and_look)
+    assert ledger.delete([file]) == 1
+    assert there == [True]
+    assert not file.exists()
     assert ledger.bytes_now() == 0
 
 
