@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=list(SUBJECTS))
     parser.add_argument("--sizes", type=int, default=500, help="random sizes of each kind of media")
-    parser.add_argument("--pictures", type=int, default=60, help="pictures whose pixels are compared")
+    parser.add_argument("--images", type=int, default=60, help="images whose pixels are compared")
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
