@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
+from tests.parity.__main__ import main
 from tests.parity.comparison import ParityFigures
 from tests.parity.preprocess_figures import PixelFigures, SizeFigures
 from tests.parity.row_figures import BucketFigures, cosine, relative_error, row_cosine
@@ -73,3 +76,18 @@ def test_the_table_has_a_cell_for_every_figure() -> None:
     without = replace(GOOD, pixels=None, mel_difference=None)
     for line in table_of({"one": GOOD, "other": without}).splitlines():
         assert line.count("|") == len(HEAD) + 1
+
+
+def test_the_command_prints_one_object(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--json", "--only", "clip", "--sizes", "2", "--images", "1"]
+    monkeypatch.setattr(sys, "argv", ["tests.parity", *arguments])
+    threads = torch.get_num_threads()
+    try:
+        assert main() == 0
+    finally:
+        torch.set_num_threads(threads)
+    document = json.loads(capsys.readouterr().out)
+    assert document["missed"] == {}
+    assert list(document["figures"]) == ["clip"]
