@@ -10,14 +10,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from tests.chaos.corpus import Thing
 
 
+class _Server(ThreadingHTTPServer):
+    """With room for the connections of a whole worker: the usual backlog of 5 drops a burst for seconds."""
+
+    daemon_threads = True
+    request_queue_size = 256
+
+
 class Site:
     """Serves what ``offer`` was given; ``delay`` seconds pass in the middle of each body."""
 
     def __init__(self) -> None:
         self.delay = 0.0
         self._pages: dict[str, bytes] = {}
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
     @property
