@@ -53,7 +53,7 @@ class DecodeMessage(Envelope):
     item: Item
     digest: str
     blob: BlobRef
-    main: Wanted | None
+    main: Wanted | None = None
     audio: Wanted | None = None
     timings: dict[str, float] = Field(default_factory=dict)
 

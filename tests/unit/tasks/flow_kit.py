@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import time
 import uuid
@@ -90,6 +91,10 @@ def make_videos(folder: Path) -> dict[str, bytes]:
     return made
 
 
+def _arrived(message: Any) -> Any:
+    return type(message).model_validate(json.loads(json.dumps(message.to_document())))
+
+
 @dataclass
 class Outbox:
     """A publisher that keeps the messages, or refuses them while ``down``."""
@@ -112,7 +117,8 @@ class Outbox:
     def _take(self, box: list[Any], messages: Sequence[Any], countdown: float) -> None:
         if self.down:
             raise StoreUnavailable("the broker is down")
-        box.extend(messages)
+        # As they arrive: what does not survive the trip through the broker is no message.
+        box.extend(_arrived(message) for message in messages)
         self.countdowns += [countdown] * len(messages)
 
 
