@@ -68,7 +68,7 @@ def audit(client: Client, ledger: Ledger, store: Server, watch: NoticeWatch, *, 
 
 
 def _alike(client: Client, references: Sequence[ItemAnswer]) -> list[str]:
-    """Neighbours among the pictures whose rows differ by little more than the tolerance."""
+    """Neighbours among the images whose rows differ by little more than the tolerance."""
     images = [one for one in references if one.type is Modality.IMAGE and one.state is State.DONE]
     pairs = list(itertools.pairwise(images))[:_PAIRS]
     return [

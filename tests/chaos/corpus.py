@@ -89,7 +89,7 @@ def _video(dice: np.random.Generator) -> bytes:
 
 @cache
 def _clip(hue: int) -> bytes:
-    """A second of moving picture with a tone."""
+    """A second of video with a tone."""
     image = f"testsrc=size=64x48:rate=8:duration=1,hue=h={90 * hue}"
     tone = f"sine=frequency={300 + 100 * hue}:duration=1"
     with tempfile.TemporaryDirectory() as folder:

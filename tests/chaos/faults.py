@@ -27,7 +27,7 @@ _LAST_WORDS = 0.05
 def kill_at_work(play: Play, name: str, *, within: float, kind: str, comes_back: bool = True) -> bool:
     """SIGKILL a part while it holds messages, a random time of up to ``within`` seconds after it has some.
 
-    It stays down until one of those messages has ended elsewhere (``recoveries``), and is then started anew;
+    It stays down until one of those messages has ended elsewhere (``recoveries``), and is then started again;
     not so with ``comes_back`` False.
     Returns False where nothing was held at the moment of the kill.
     """

@@ -41,7 +41,7 @@ class NoticeWatch:
         self._thread.join(5)
 
     def ended_twice(self) -> list[Part]:
-        """Parts whose end was told more than once on one channel."""
+        """Parts whose end was announced more than once on one channel."""
         return sorted({part for (_, part), count in list(self._ends.items()) if count > 1})
 
     def _listen(self) -> None:

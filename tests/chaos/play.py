@@ -16,7 +16,7 @@ from tests.chaos.world import USUAL, Setup, World
 
 @dataclass
 class Play:
-    """Handed to a scenario. ``broken`` takes promises that did not hold, beside losses and duplicates."""
+    """Handed to a scenario. ``broken`` takes promises that did not hold, next to losses and duplicates."""
 
     world: World
     dice: random.Random

@@ -1,4 +1,4 @@
-"""A Redis server of our own that can be ended, wiped and started anew on the same port."""
+"""A Redis server of our own that can be ended, wiped and started again on the same port."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STOP_LIMIT = 10.0
 
 
 class Server:
-    """Keeps what it was told across a restart (append-only file), as the server of ``epd up`` does."""
+    """Keeps its data across a restart (append-only file), as the server of ``epd up`` does."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

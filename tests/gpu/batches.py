@@ -20,7 +20,7 @@ _CELL = 4
 _SIDES = {"qwen2_vl": 28, "qwen2_5_vl": 28, "qwen3_vl": 32}
 #: Samples of a row of speech at 16 kHz: two feature frames of 10 ms.
 _ROW = 320
-#: A grid of any size is taken as it is: no picture is enlarged.
+#: A grid of any size is taken as it is: no image is enlarged.
 _ANY_SIZE = ItemOptions(min_pixels=1)
 
 
@@ -30,7 +30,7 @@ def smallest_step(encoder: Encoder, form: GraphForm) -> int:
 
 
 def batch_of(encoder: Encoder, units: int, *, seed: int = 0, seconds: int = 1) -> Inputs:
-    """Random media of so many pictures, windows, patches or rows of speech; ``seconds`` is of one window."""
+    """Random media of so many images, windows, patches or rows of speech; ``seconds`` is of one window."""
     family = encoder.card.family
     if family == "whisper":
         return _packed(encoder, [raw_audio(16_000 * seconds)] * units, seed)
@@ -44,7 +44,7 @@ def batch_of(encoder: Encoder, units: int, *, seed: int = 0, seconds: int = 1) -
 
 
 def same_item_in_crowds(encoder: Encoder) -> tuple[int, list[Inputs]]:
-    """Batches of as many units, all with the same first item and other items beside it; its rows come too."""
+    """Batches of as many units, all with the same first item and other items next to it, and its rows."""
     family = encoder.card.family
     if family in {"qwen2_audio", "qwen2_5_omni_audio"}:
         crowds = [[200, 150, 90], [200, 40, 200], [200, 240]]

@@ -78,7 +78,7 @@ def check_every_pair(site: Site, family: str, folder: Path, *, items: int = 4, r
 
 
 def check_neighbours(site: Site, family: str, folder: Path) -> None:
-    """In one bucket an item's rows are the same bits, whatever stands beside it."""
+    """In one bucket an item's rows are the same bits, whatever stands next to it."""
     captured = Captured(site, family, folder, items=3, rows=576)
     own, crowds = same_item_in_crowds(captured.encoder)
     results = [captured.runner.run(captured.encoder, crowd)[:own] for crowd in crowds]

@@ -13,7 +13,7 @@ from tests.gpu.batches import random_media
 from tests.gpu.site import Site, twin_site
 from tests.unit.encoders.tiny_checkpoints import random_image, raw_audio, raw_frames, raw_image
 
-#: (height, width) of pictures, and what they are resized to.
+#: (height, width) of images, and what they are resized to.
 RESIZES = [((30, 40), (224, 224)), ((1080, 1920), (256, 455)), ((301, 200), (56, 84)), ((7, 999), (64, 33))]
 
 IMAGES: list[RawMedia] = [raw_image(30, 40), raw_image(301, 200), raw_image(1080, 1920)]

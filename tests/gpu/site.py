@@ -23,7 +23,7 @@ from tests.unit.engine.graphs.graph_kit import EvenBackend
 #: Windows of 30 s: the bounded memory has no room for so many at once, and has room for a quarter of them.
 _TOO_MANY_ON_CUDA, _TOO_MANY_ON_CPU = 16, 4
 
-#: How a device comes to have too little memory: gives the runner to use meanwhile.
+#: How a device comes to have too little memory: gives the runner to use until then.
 MemoryBound = Callable[[Encoder], AbstractContextManager[Runner]]
 
 

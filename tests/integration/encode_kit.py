@@ -144,7 +144,7 @@ class EncodeLine:
         return card
 
     def messages(self, count: int, *, audios: int = 0, seconds: float = 60.0) -> list[EncodeMessage]:
-        """A job of so many pictures and sounds, each with its blob and its claimed flight."""
+        """A job of so many images and audio clips, each with its blob and its claimed flight."""
         now, job_id = time.time(), uuid.uuid4().hex
         kinds = [Modality.IMAGE] * count + [Modality.AUDIO] * audios
         items = tuple(

@@ -65,7 +65,7 @@ def png(colour: tuple[int, int, int], size: tuple[int, int] = (8, 6)) -> bytes:
 
 
 def make_video(path: Path, *, audio: bool, hue: int = 0) -> bytes:
-    """One second of test picture, with a tone or silent."""
+    """One second of a test video, with a tone or silent."""
     from workers.decode.ffmpeg import ffmpeg_binary
 
     tone = ["-f", "lavfi", "-i", "sine=frequency=440:duration=1"] if audio else []

@@ -1,4 +1,4 @@
-"""Rows over a socket: large embeddings in one answer, slow readers, and embeddings that go meanwhile."""
+"""Rows over a socket: large embeddings, slow readers, and embeddings removed during a read."""
 
 from __future__ import annotations
 

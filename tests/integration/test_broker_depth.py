@@ -28,7 +28,7 @@ for _ in sys.stdin:
 
 
 class Asker:
-    """A process that asks when it is told to."""
+    """A process that asks on command."""
 
     def __init__(self, url: str) -> None:
         self._process = subprocess.Popen(

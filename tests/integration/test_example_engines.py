@@ -17,13 +17,13 @@ from examples.epd_transformers.proof.run import Proof, prove
 
 ROOT = Path(__file__).parents[2]
 WHISPER = ROOT / ".epd" / "models" / "whisper-tiny.en"
-#: Five processes load torch here, and other tests run beside them.
+#: Five processes load torch here, and other tests run at the same time.
 pytestmark = pytest.mark.timeout(400)
 
 #: A choice closer than this could be another one by the rounding of float32 alone.
 LEAST_MARGIN = 1e-3
 CASES = {f"{case.model}: {case.name}": case for case in all_cases()}
-#: Sound, several pictures, and a video whose sound is encoded too.
+#: Audio, several images, and a video whose audio is encoded too.
 SOME = ["whisper: speech", "qwen2_5_vl: several images", "qwen2_5_vl: video with sound"]
 
 

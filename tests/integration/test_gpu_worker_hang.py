@@ -53,7 +53,7 @@ def ready(line: EncodeLine, **environment: str) -> subprocess.Popen[bytes]:
 
 
 def mark(line: EncodeLine, message: EncodeMessage) -> None:
-    """Make this picture one that hangs."""
+    """Make this image one that hangs."""
     with line.store.blobs.path(message.raw.blob).open("r+b") as file:
         file.write(bytes([1, 2, 3]))
 

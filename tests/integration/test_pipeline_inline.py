@@ -1,4 +1,4 @@
-"""Inline pictures, three times what the blob directory takes, through the API and real CPU workers."""
+"""Inline images, three times what the blob directory takes, through the API and real CPU workers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def image(number: int) -> str:
 
 
 def posted(client: TestClient, number: int) -> str:
-    """The job of one picture; no room is tried again, as ``Retry-After`` asks for."""
+    """The job of one image; no room is tried again, as ``Retry-After`` asks for."""
     body = {"items": [{"type": "image", "data": image(number)}], "wait": 0, "deadline": 120}
     give_up = time.monotonic() + 30
     while True:

@@ -1,4 +1,4 @@
-"""A blob directory that holds two pictures, and a dozen to decode: it never fills, and all come through."""
+"""A blob directory that holds two images, and a dozen to decode: it never fills, and all come through."""
 
 from __future__ import annotations
 

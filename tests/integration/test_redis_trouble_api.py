@@ -122,7 +122,7 @@ def running(folder: Path, settings: dict[str, str]) -> Iterator[str]:
 
 
 def assert_says_so(api: Api) -> None:
-    """Not ready, and no work taken; both told in time as problems. The process itself is well."""
+    """Not ready, and no work taken; both reported in time as problems. The process itself is well."""
     assert httpx.get(f"{api.url}/healthz", timeout=2).status_code == 200
     start = time.monotonic()
     assert api.readyz() == 503

@@ -44,7 +44,7 @@ BARS = Bars()
 
 
 class Comparison:
-    """Ours in both dtypes beside transformers' float32. Errors are relative to an item's largest value."""
+    """Ours in both dtypes next to transformers' float32. Errors are relative to an item's largest value."""
 
     def __init__(self, published: Published) -> None:
         self.published = published
@@ -97,13 +97,13 @@ class Comparison:
         return size_figures(self.published, self.ours, number)
 
     def pixels(self, number: int) -> PixelFigures | None:
-        """The example photos and so many random pictures, where the family takes pictures."""
+        """The example photos and so many random images, where the family takes images."""
         if not isinstance(self.published, PublishedImages):
             return None
         return pixel_figures(self.published, self.ours, shown_images(number))
 
     def mel_difference(self) -> float | None:
-        """Log-mel of every sound, where the family takes sound."""
+        """Log-mel of every clip, where the family takes audio."""
         if not isinstance(self.published, PublishedAudios):
             return None
         return mel_difference(self.published, self.ours)
@@ -144,7 +144,7 @@ def near_enough(pixels: PixelFigures, bars: Bars = BARS) -> bool:
 
 
 def measure(published: Published, *, sizes: int, images: int) -> ParityFigures:
-    """Every figure; ``sizes`` random ones of each kind of media, ``pictures`` whose pixels are compared."""
+    """Every figure; ``sizes`` random ones of each kind of media, ``images`` whose pixels are compared."""
     both = Comparison(published)
     return ParityFigures(
         fp32_error=both.fp32_error(),

@@ -1,4 +1,4 @@
-"""Pictures and sizes for the parity tests: odd ones, those of known faults, and random ones."""
+"""Images and sizes for the parity tests: odd ones, those of known faults, and random ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def photo_item(name: str) -> Item:
 
 
 def processed(processor: Any, images: list[Tensor], **options: object) -> Any:
-    """What a published image processor makes of pictures that are decoded already."""
+    """What a published image processor makes of images that are decoded already."""
     arrays = [image.numpy() for image in images]
     return processor(arrays, input_data_format="channels_last", return_tensors="pt", **options)
 
@@ -47,7 +47,7 @@ def random_sizes(
 
 
 def image_company(longest: int, seed: int = 8) -> tuple[Item, list[list[Item]]]:
-    """A picture, and one to three others at a time, of other sizes and contents in each batch."""
+    """An image, and one to three others at a time, of other sizes and contents in each batch."""
     chooser = random.Random(seed)
 
     def neighbour() -> Item:

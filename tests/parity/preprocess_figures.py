@@ -39,7 +39,7 @@ def size_figures(published: Published, encoder: Encoder, number: int) -> SizeFig
 
 
 def pixel_figures(published: PublishedImages, encoder: Encoder, items: Iterable[Item]) -> PixelFigures:
-    """Values of pictures, both sides brought back to levels."""
+    """Values of images, both sides brought back to levels."""
     values, near, most = 0, 0, [0.0]
     for item in items:
         apart = published.own_pixels(encoder, item) - published.pixels(item)
@@ -51,7 +51,7 @@ def pixel_figures(published: PublishedImages, encoder: Encoder, items: Iterable[
 
 
 def mel_difference(published: PublishedAudios, encoder: Encoder) -> float:
-    """The largest absolute difference of any value of any sound, by its first window."""
+    """The largest absolute difference of any value of any clip, by its first window."""
     worst = [0.0]
     for item in published.items():
         own, wanted = published.own_mel(encoder, item), published.mel(item)
@@ -61,7 +61,7 @@ def mel_difference(published: PublishedAudios, encoder: Encoder) -> float:
 
 
 def shown_images(number: int) -> list[Item]:
-    """The example photos, and random pictures of so many random sizes up to 1500."""
+    """The example photos, and random images of so many random sizes up to 1500."""
     sizes = random_sizes(number, seed=17, longs=(60, 300, 700, 1500))
     photos = [photo_item(path.name) for path in sorted(EXAMPLES.glob("*.jpg"))]
     return [*photos, *(image_item(*size) for size in sizes)]

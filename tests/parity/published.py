@@ -56,10 +56,10 @@ class Published(Protocol):
 
 @runtime_checkable
 class PublishedImages(Published, Protocol):
-    """The side of a family that takes pictures."""
+    """The side of a family that takes images."""
 
     def pixels(self, item: Item) -> Tensor:
-        """Normalised values of one picture: float [..., 3, n]."""
+        """Normalised values of one image: float [..., 3, n]."""
         ...
 
     def own_pixels(self, encoder: Encoder, item: Item) -> Tensor:
@@ -73,10 +73,10 @@ class PublishedImages(Published, Protocol):
 
 @runtime_checkable
 class PublishedAudios(Published, Protocol):
-    """The side of a family that takes sound."""
+    """The side of a family that takes audio."""
 
     def mel(self, item: Item) -> Tensor:
-        """float32 [bins, frames] of real sound, or with the silence behind it where the family keeps that."""
+        """float32 [bins, frames] of real audio, or with the silence behind it where the family keeps that."""
         ...
 
     def own_mel(self, encoder: Encoder, item: Item) -> Tensor:

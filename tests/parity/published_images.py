@@ -1,4 +1,4 @@
-"""transformers' side of the families that bring every picture to one size: DINOv2, CLIP and SigLIP."""
+"""transformers' side of the families that bring every image to one size: DINOv2, CLIP and SigLIP."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def saved(model: Any, processor: Any, folder: Path) -> Any:
 
 
 class PublishedTower:
-    """A vision tower with its processor; ``prefix`` rows stand before the patches of a picture."""
+    """A vision tower with its processor; ``prefix`` rows stand before the patches of an image."""
 
     parts = 1
 
@@ -71,16 +71,16 @@ class PublishedTower:
         return torch.cat(each)
 
     def items(self) -> list[Item]:
-        """Pictures of odd sizes, and a video."""
+        """Images of odd sizes, and a video."""
         video = raw_frames(3, 90, 160), random_image(90, 160, frames=3)
         return [*(image_item(*size) for size in SIZES), video]
 
     def company(self) -> tuple[Item, list[list[Item]]]:
-        """A picture among pictures."""
+        """An image among images."""
         return image_company(400)
 
     def counts(self, number: int) -> Iterator[Count]:
-        """Pictures through the processor itself, videos as their frames."""
+        """Images through the processor itself, videos as their frames."""
         for index, (height, width) in enumerate(random_sizes(number, longs=(40, 150, 400))):
             shape = self._values(torch.zeros(height, width, 3, dtype=torch.uint8)).shape
             rows, columns = shape[2] // self.patch, shape[3] // self.patch

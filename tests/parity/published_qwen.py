@@ -116,7 +116,7 @@ class PublishedQwen:
         return torch.cat([out.pooler_output, *getattr(out, "deepstack_features", ())], dim=1)
 
     def items(self) -> list[Item]:
-        """Pictures of odd sizes, and videos of even and odd numbers of frames."""
+        """Images of odd sizes, and videos of even and odd numbers of frames."""
         videos = [self.video(frames, 90 * frames, 160) for frames in (2, 5)]
         return [*(image_item(*size) for size in SIZES), *videos]
 
@@ -127,12 +127,12 @@ class PublishedQwen:
         )
 
     def company(self) -> tuple[Item, list[list[Item]]]:
-        """A picture among pictures, and beside a video."""
+        """An image among images, and next to a video."""
         image, crowds = image_company(240)
         return image, [*crowds, [self.video(3, 60, 90), image_item(100, 130)]]
 
     def counts(self, number: int) -> Iterator[Count]:
-        """Pictures and videos."""
+        """Images and videos."""
         chooser, frame_counts = random.Random(6), [2, 4, 5, 7, 40, 101, 768]
         for height, width in random_sizes(number):
             yield self._count(raw_image(height, width), 1, self.image_size(height, width))

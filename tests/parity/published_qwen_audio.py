@@ -72,7 +72,7 @@ class PublishedQwen2Audio(PublishedSpeech):
         return seen[0][0, 1:-1]
 
     def count(self, extractor: Any, samples: int) -> Count:
-        """The processor's own way from a sound to placeholders."""
+        """The processor's own way from an audio clip to placeholders."""
         extractor.fetch_audio = lambda audio: audio
         stand_in = processor_of(extractor)
         silence = np.zeros(samples, np.float32)
@@ -117,7 +117,7 @@ class PublishedOmni(PublishedSpeech):
         return [item(audio) for audio in audios]
 
     def count(self, extractor: Any, samples: int) -> Count:
-        """The processor's own way from a sound to placeholders."""
+        """The processor's own way from an audio clip to placeholders."""
         stand_in = processor_of(extractor)
         settings = {"sampling_rate": 16000, "return_attention_mask": True, "return_tensors": "pt"}
         silence = np.zeros(samples, np.float32)
@@ -131,11 +131,11 @@ class PublishedOmni(PublishedSpeech):
         return given["input_features"][0][:, given["feature_attention_mask"][0].bool()]
 
     def own_mel(self, encoder: Encoder, one: Item) -> Tensor:
-        """Chunk by chunk, without what is behind the sound."""
+        """Chunk by chunk, without what is behind the audio."""
         chunks = features(encoder, [one[1].numpy()])
         return chunks.transpose(0, 1).flatten(1)[:, : -(-len(one[1]) // 160)]
 
 
 def processor_of(extractor: Any) -> Any:
-    """As much of a published processor as its way from sounds to placeholders uses."""
+    """As much of a published processor as its way from audio clips to placeholders uses."""
     return SimpleNamespace(feature_extractor=extractor, replace_audio_token=lambda *_args, **_more: "")

@@ -57,7 +57,7 @@ class PublishedSpeech(ABC):
         return [item(audio) for audio in (*spoken, np.zeros(50000, np.float32), noise(100001))]
 
     def company(self) -> tuple[Item, list[list[Item]]]:
-        """Noise beside two other sounds: each pair of lengths twice, with other contents the second time."""
+        """Noise next to two other clips: each pair of lengths twice, the second time with other contents."""
         lengths = [(40001, 200003), (64000, 31999)]
         crowds = [[item(make(n)) for n in pair] for pair in lengths for make in (real_speech, noise)]
         return item(noise(100001)), crowds
@@ -70,7 +70,7 @@ class PublishedSpeech(ABC):
             yield self.count(quick, samples)
 
     def mel(self, one: Item) -> Tensor:
-        """All the extractor's frames, those of the silence behind the sound included."""
+        """All the extractor's frames, those of the silence behind the audio included."""
         return self.inputs(one[1])["input_features"][0]
 
     def own_mel(self, encoder: Encoder, one: Item) -> Tensor:
@@ -102,7 +102,7 @@ class PublishedWhisper(PublishedSpeech):
 
 
 class PublishedHearer(PublishedWhisper):
-    """A real Whisper, which takes a second a window: fewer sounds, and one of three windows."""
+    """A real Whisper, which takes a second a window: fewer audio clips, and one of three windows."""
 
     def items(self) -> list[Item]:
         """Speech, a window and a bit, silence and noise."""
@@ -110,7 +110,7 @@ class PublishedHearer(PublishedWhisper):
         return [item(audio) for audio in audios]
 
     def company(self) -> tuple[Item, list[list[Item]]]:
-        """Speech beside one other window."""
+        """Speech next to one other window."""
         return item(real_speech(200003)), [[item(real_speech(WINDOW))], [item(noise(100003))]]
 
 

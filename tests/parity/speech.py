@@ -1,4 +1,4 @@
-"""Sounds for the parity tests: real speech at odd lengths, silence, noise, and files of known faults."""
+"""Audio clips for the parity tests: real speech at odd lengths, silence, noise, and files of known faults."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def item(audio: np.ndarray) -> tuple[RawAudio, Tensor]:
 
 
 def features(encoder: Encoder, audios: list[np.ndarray]) -> Tensor:
-    """The encoder's own features of these sounds in one batch."""
+    """The encoder's own features of these audio clips in one batch."""
     plans = [encoder.plan(raw_audio(len(audio)), NO_OPTIONS) for audio in audios]
     return encoder.preprocess([torch.from_numpy(audio) for audio in audios], plans).tensors["mel"]
 

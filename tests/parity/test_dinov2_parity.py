@@ -19,7 +19,7 @@ from tests.unit.encoders.tiny_checkpoints import NO_OPTIONS, raw_image
 
 
 def error_of(folder: Path, tower: Any, processor: Any, size: tuple[int, int]) -> float:
-    """Our rows of one picture from a checkpoint's folder, against this tower's."""
+    """Our rows of one image from a checkpoint's folder, against this tower's."""
     published = PublishedTower("dinov2", folder, tower, processor, patch=14, prefix=1)
     item = image_item(*size)
     got: Tensor = encode(load_ours("dinov2", folder), [item])[0]

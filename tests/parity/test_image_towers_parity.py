@@ -24,7 +24,7 @@ from tests.parity.row_figures import relative_error
 
 
 def error_of(family: str, folder: Path, model: Any, processor: Any, size: tuple[int, int]) -> float:
-    """Our rows of one picture from the model's folder, against the model's own."""
+    """Our rows of one image from the model's folder, against the model's own."""
     make_felt(model)
     tower = getattr(saved(model, processor, folder), "vision_model", model)
     published = PublishedTower(family, folder, tower, processor, patch=32, prefix=0)

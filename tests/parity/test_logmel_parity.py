@@ -64,7 +64,7 @@ def test_the_extractor_without_torch_agrees_too(bins: int) -> None:
 
 
 def test_chunks_of_speech_in_one_batch() -> None:
-    """One floor a sound and no seam between chunks, up to the extractor's whole 300 s."""
+    """One floor an audio clip and no seam between chunks, up to the extractor's whole 300 s."""
     extractor = WhisperFeatureExtractor(feature_size=128, chunk_length=300)
     audios = [real_speech(samples) for samples in (*RANDOM_LENGTHS[:4], 4_799_841, 4_800_000)]
     chunks = chunked_log_mel(
@@ -146,12 +146,12 @@ def test_nothing_behind_thirty_seconds_is_lost(
     rows, without = encode(encoders[family], [item(audio), item(hushed)])
     first = 1500 if family == "whisper" else 750
     assert not torch.allclose(rows[first:], without[first:], atol=1e-2)
-    if len(lengths) > 1:  # with one floor for the whole sound, the loudest part moves all of it a little
+    if len(lengths) > 1:  # with one floor for the whole audio, the loudest part moves all of it a little
         assert torch.allclose(rows[:first], without[:first], atol=1e-5)
 
 
 def unpadded_frames(audio: Audio) -> int:
-    """Frames of the extractor's features, and of its mask, when it is told not to pad."""
+    """Frames of the extractor's features, and of its mask, when padding is off."""
     bare = WhisperFeatureExtractor(feature_size=128)(
         audio, sampling_rate=16000, return_attention_mask=True, return_tensors="pt", padding="do_not_pad"
     )
@@ -166,7 +166,7 @@ def test_valid_frames_are_those_that_the_engines_count(
     """AUD-13: every reported frame is in the features, and the count is the padded extractor's mask.
 
     The report is of a mask that counts a frame more than unpadded features hold: those are rounded down.
-    Features here are always padded, so a begun hop has its frame, and there is sound in it; engines count
+    Features here are always padded, so a begun hop has its frame, and there is audio in it; engines count
     rows from this very mask.
     """
     audio = decoded(f"{name}.wav")

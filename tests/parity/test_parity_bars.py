@@ -15,7 +15,7 @@ from tests.parity.row_figures import bucket_figures
 from tests.parity.subjects import SUBJECTS
 from tests.quick import quick
 
-#: As many sizes as ``python -m tests.parity`` takes, and fewer pictures.
+#: As many sizes as ``python -m tests.parity`` takes, and fewer images.
 SIZES = 500
 #: The real checkpoints follow the rules of their families' small ones.
 SIZES_OF_REAL = 40

@@ -1,4 +1,4 @@
-"""Family qwen2_5_omni_audio against transformers' thinker: other chunks, long sounds, counts, features."""
+"""Family qwen2_5_omni_audio against transformers' thinker: other chunks, long clips, counts, features."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_other_chunks_are_followed(tmp_path: Path, n_window: int) -> None:
 
 
 def test_nothing_is_cut(ours: Encoder, reference: PublishedOmni) -> None:
-    """A sound beyond the extractor's length is what the extractor gives when told not to truncate."""
+    """An audio clip beyond the extractor's length is what the extractor gives without truncation."""
     audio = real_speech(reference.extractor.n_samples + 77760)
     plan = ours.plan(raw_audio(len(audio)), NO_OPTIONS)
     assert plan.facts.audio_feature_lengths == (len(audio) // 160,)

@@ -1,4 +1,4 @@
-"""Family qwen2_audio against transformers: long sounds, counts where they step, features at odd lengths."""
+"""Family qwen2_audio against transformers: long clips, counts where they step, features at odd lengths."""
 
 from __future__ import annotations
 

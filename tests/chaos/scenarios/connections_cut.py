@@ -13,7 +13,7 @@ _ITEMS = 100
 
 
 def run(play: Play) -> None:
-    """Every process connects anew; requests may be refused as retryable meanwhile."""
+    """Every process connects again; until then requests may be refused as retryable."""
     play.submit(_ITEMS, MIXED_MODEL, MIXED, pace=0.05)
     cut = 0
     for _ in range(play.times(12, 3)):

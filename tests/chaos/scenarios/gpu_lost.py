@@ -1,4 +1,4 @@
-"""One of two GPU workers dies and stays away; then both die at once and are started anew."""
+"""One of two GPU workers dies and stays away; then both die at once and are started again."""
 
 from __future__ import annotations
 

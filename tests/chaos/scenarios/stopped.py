@@ -15,7 +15,7 @@ _KINDS = (("gpu0", "encode", SLOW_MODEL), ("decode", "decode", MIXED_MODEL), ("f
 
 
 def run(play: Play) -> None:
-    """Each worker at work, with each signal; the supervisor starts it anew.
+    """Each worker at work, with each signal; the supervisor starts it again.
 
     Downloads take a while, so that the fetch worker is met at work too.
     """

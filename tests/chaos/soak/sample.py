@@ -38,7 +38,7 @@ def take_sample(world: World, started: float) -> Sample:
 
 
 def _sizes(folder: Path) -> Iterator[int]:
-    """The sizes of all files below a folder; what is removed meanwhile is passed over."""
+    """The sizes of all files below a folder; what is removed during the walk is skipped."""
     for place, _, names in os.walk(folder):
         for name in names:
             with suppress(FileNotFoundError):
@@ -62,7 +62,7 @@ def _process_figures(world: World) -> dict[str, float]:
 def _rss(process: psutil.Process) -> float:
     try:
         return round(process.memory_info().rss / _MIB, 1)
-    except psutil.NoSuchProcess:  # an ffmpeg that has ended meanwhile
+    except psutil.NoSuchProcess:  # an ffmpeg that has ended since
         return 0.0
 
 

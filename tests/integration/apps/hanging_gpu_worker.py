@@ -1,4 +1,4 @@
-"""``python -m gpu_worker`` whose encoder ``eye`` hangs on a picture that begins with the bytes 1, 2, 3.
+"""``python -m gpu_worker`` whose encoder ``eye`` hangs on an image that begins with the bytes 1, 2, 3.
 
 ``HANG=gil`` in the environment: it hangs in C code that keeps the interpreter's lock.
 """

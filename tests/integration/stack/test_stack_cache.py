@@ -1,4 +1,4 @@
-"""``epd cache`` against a running stack: what was encoded is listed, taken out, and made anew."""
+"""``epd cache`` against a running stack: what was encoded is listed, removed, and made again."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ CANCELLED_ITEMS = 48
 
 @pytest.fixture(scope="module")
 def mixed(stack: Stack) -> JobAnswer:
-    """One job with an image, a video with sound, and a sound."""
+    """One job with an image, a video with audio, and an audio clip."""
     with Client(stack.api_url) as client:
         return client.encode([PHOTO, VIDEO, MEDIA / "speech.ogg"])
 
@@ -102,7 +102,7 @@ def test_events_end_with_the_job(client: Client) -> None:
 
 
 def test_a_job_can_be_cancelled(client: Client) -> None:
-    """Many pictures through the slow encoder, so that most of them still wait when the job is cancelled."""
+    """Many images through the slow encoder, so that most of them still wait when the job is cancelled."""
     items = [{"type": "image", "data": some_jpeg(20_000 + number)} for number in range(CANCELLED_ITEMS)]
     job = client.submit(items, model="slow")
     cancelled = client.cancel(job.job_id)

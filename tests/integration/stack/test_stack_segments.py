@@ -22,7 +22,7 @@ ALL_FRAMES = {"fps": 4, "max_frames": 64}
 
 
 def wav(seconds: float, seed: int) -> bytes:
-    """Of one seed, a shorter sound is the beginning of a longer; at the encoder's own rate."""
+    """Of one seed, a shorter clip is the beginning of a longer one; at the encoder's own rate."""
     noise = np.random.default_rng(seed).integers(-3000, 3000, int(seconds * RATE)).astype("<i2")
     file = io.BytesIO()
     with wave.open(file, "wb") as out:
@@ -34,7 +34,7 @@ def wav(seconds: float, seed: int) -> bytes:
 
 
 def film(path: Path, start: int, stop: int) -> bytes:
-    """Frames [start, stop) of one film at 4 a second, without loss; no sound."""
+    """Frames [start, stop) of one film at 4 a second, without loss; no audio."""
     source = ["-f", "lavfi", "-i", "testsrc2=size=96x64:rate=4:duration=10"]
     cut = ["-vf", f"trim=start_frame={start}:end_frame={stop},setpts=PTS-STARTPTS", "-pix_fmt", "yuv444p"]
     command = [str(ffmpeg_binary()), "-nostdin", "-y", *source, *cut, "-c:v", "ffv1", str(path)]

@@ -227,7 +227,7 @@ def test_an_error_is_shared(fleet: Fleet, path: str, body: bytes, code: str) -> 
 
 
 def test_a_leader_that_is_killed_is_run_again(fleet: Fleet) -> None:
-    """Whichever worker flies: both are killed while the server holds its answer back."""
+    """Whichever worker leads: both are killed while the server holds its answer back."""
     fleet.site.pages["/kill.jpg"] = some_jpeg(50_003)
     item = {"type": "image", "url": fleet.site.url("/kill.jpg")}
 

@@ -32,7 +32,7 @@ image = "slow"
 
 
 class Images(BaseHTTPRequestHandler):
-    """``/17`` is picture number 20 017."""
+    """``/17`` is image number 20 017."""
 
     def do_GET(self) -> None:
         data = some_jpeg(20_000 + int(self.path.strip("/")))

@@ -9,7 +9,7 @@ from gpu_worker.engine.slot import Outcome, Settled, Slot
 
 
 class Watcher:
-    """An observer that keeps what it is told."""
+    """An observer that keeps what is reported to it."""
 
     def __init__(self) -> None:
         self.outcomes: dict[str, Outcome] = {}

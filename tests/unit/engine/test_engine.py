@@ -23,7 +23,7 @@ from tests.unit.encoders.tiny_checkpoints import tiny_encoder
 from tests.unit.engine.engine_rig import Rig, rows_of
 from tests.unit.engine.engine_watcher import Watcher
 
-#: A picture whose first pixel is this makes ``poisoned`` fail.
+#: An image whose first pixel is this makes ``poisoned`` fail.
 POISON = 251
 
 

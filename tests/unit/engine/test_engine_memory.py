@@ -18,7 +18,7 @@ from gpu_worker.engine.stream_device import StreamDevice
 from tests.unit.encoders.tiny_checkpoints import tiny_encoder
 from tests.unit.engine.engine_rig import Rig, rows_of, wait_until
 
-#: Bytes of a picture of the rig.
+#: Bytes of an image of the rig.
 IMAGE = 30 * 40 * 3
 RING = 1 << 20
 
@@ -154,7 +154,7 @@ def test_what_is_pinned_is_measured(rig: Rig) -> None:
 
 
 class Narrow:
-    """An encoder with room for so many pictures in one step."""
+    """An encoder with room for so many images in one step."""
 
     def __init__(self, inner: Encoder) -> None:
         self.card, self.plan, self.warm_up = inner.card, inner.plan, inner.warm_up
@@ -199,7 +199,7 @@ def test_a_batch_is_halved_down_to_items(
 
 
 class NoRoom(StreamDevice):
-    """Host memory for the rows of ``items`` pictures at once."""
+    """Host memory for the rows of ``items`` images at once."""
 
     items = 99
 

@@ -1,4 +1,4 @@
-"""The engine over streams that run beside each other: what overlaps, and what is not touched meanwhile."""
+"""The engine over streams that run at the same time: what overlaps, and what is not touched at that time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.encoders.tiny_checkpoints import tiny_encoder
 from tests.unit.engine.engine_rig import Rig, rows_of, wait_until
 from tests.unit.engine.graphs.graph_kit import EvenBackend, graph_plan
 
-#: Room for a batch of the rig's pictures (3600 bytes each), not for two.
+#: Room for a batch of the rig's images (3600 bytes each), not for two.
 RING = 1 << 20
 
 

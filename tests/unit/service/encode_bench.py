@@ -26,7 +26,7 @@ CARDS = {"eye": EYE}
 
 
 class EncodeBench(Bench):
-    """The encode end of the pipeline in one process; two jobs may want the same picture."""
+    """The encode end of the pipeline in one process; two jobs may want the same image."""
 
     def __init__(self, folder: Path, stores: Stores, card: Any = EYE, **settings: Any) -> None:
         super().__init__(folder, stores, **settings)

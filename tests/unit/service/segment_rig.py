@@ -84,7 +84,7 @@ class Rig(Bench):
         return int(self.engine.counters.snapshot().get(f"{name}/{self.card.name}", 0))
 
     def encode(self, values: Values, *, fps: float = 2.0) -> tuple[PartRecord, bytes]:
-        """Encode sound [samples] or frames [F, H, W, 3]; its part's record and the bytes of its rows."""
+        """Encode audio [samples] or frames [F, H, W, 3]; its part's record and the bytes of its rows."""
         message = self.message(values, fps)
         ticket_id = uuid.uuid4().hex
         self.dispatcher.accept(ticket_id, message.to_document())

@@ -25,7 +25,7 @@ from tests.unit.service.segment_rig import Rig
 
 
 def audio(seconds: float, seed: int = 1) -> NDArray[np.float32]:
-    """Of one seed, a shorter sound is the beginning of a longer."""
+    """Of one seed, a shorter clip is the beginning of a longer one."""
     noise = np.random.default_rng(seed).standard_normal(int(seconds * 16_000), np.float32)
     return np.asarray(noise * 0.1, np.float32)
 

@@ -46,7 +46,7 @@ def image(height: int, width: int, seed: int) -> Tensor:
 
 
 def images_of(encoder: Encoder, sizes: list[tuple[int, int]], seed: int = 0) -> Inputs:
-    """A batch of random pictures; the picture of a size and place is the same whatever its neighbours are."""
+    """A batch of random images; the image of a size and place is the same whatever its neighbours are."""
     raws = [image(*size, seed + index) for index, size in enumerate(sizes)]
     plans = [encoder.plan(raw_image(*size), NO_OPTIONS) for size in sizes]
     return encoder.preprocess(raws, plans)

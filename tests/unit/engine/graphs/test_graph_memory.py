@@ -84,7 +84,7 @@ def test_no_memory_for_the_inputs_of_graphs_is_no_end(eye: Encoder, monkeypatch:
 
 
 class DearEager(EvenBackend):
-    """Eager runs of the largest bucket find no memory beside the graphs."""
+    """Eager runs of the largest bucket find no memory next to the graphs."""
 
     def seconds(self, call: Call) -> float:
         if getattr(call, "__name__", "") == "forward" and call().shape[0] == 4 * ROWS:

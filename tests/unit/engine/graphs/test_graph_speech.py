@@ -15,7 +15,7 @@ from tests.quick import quick
 from tests.unit.encoders.tiny_checkpoints import tiny_encoder
 from tests.unit.engine.graphs.graph_kit import audios_of, graph_plan, poisoned, warm_runner
 
-#: Seconds of the sounds of each batch; odd rows, one window, several, and small after large.
+#: Seconds of the audio clips of each batch; odd rows, one window, several, and small after large.
 BATCHES = [[0.5], [31.0, 2.0], [0.5], [4.01, 0.05, 7.77], [9.99], [2.03, 2.05], [0.05], [35.0]]
 
 
