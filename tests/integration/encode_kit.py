@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections import Counter
@@ -19,41 +17,12 @@ from epd.contracts.job import JobRecord, JobView, PartId, PartRecord, State
 from epd.contracts.media import BlobRef, Item, Modality, RawAudio, RawImage, Source
 from epd.contracts.messages import EncodeMessage, FetchMessage, Wanted
 from epd.identity import content_digest, embedding_key, encoder_identity
-from epd.settings import Settings
-from epd.store.open import open_store
 from epd.store.values import BlobKind, Heartbeat, Waiter
 from gpu_worker.encoders.image.dinov2 import Dinov2Shape, Dinov2Tower
 from tasks.transport import keys
-from tests.integration.transport_kit import ROOT, Broker, wait_until
+from tests.integration.line_kit import ProcessLine
+from tests.integration.transport_kit import Broker, wait_until
 from tests.unit.encoders.tiny_checkpoints import DINOV2, random_state, tiny_folder, write_checkpoint
-
-CONFIG = """
-default_model = "demo"
-[encoders.eye]
-family = "dinov2"
-path = "{eye}"
-dtype = "float32"
-[encoders.ear]
-family = "whisper"
-path = "{ear}"
-dtype = "float32"
-[models.demo]
-image = "eye"
-video = "eye"
-audio = "ear"
-"""
-
-_PUBLISH = """
-import json, sys
-from epd.contracts.messages import EncodeMessage
-from tasks import publish
-own = publish.task_id
-for line in sys.stdin:
-    task_id, messages = json.loads(line)
-    publish.task_id = (lambda stage, message: task_id) if task_id else own
-    publish.publish_encode([EncodeMessage.from_json(text) for text in messages])
-    print("published", flush=True)
-"""
 
 
 def dinov2_checkpoint(folder: Path, *, width: int, layers: int) -> Path:
@@ -66,32 +35,15 @@ def dinov2_checkpoint(folder: Path, *, width: int, layers: int) -> Path:
     return write_checkpoint(folder, config, random_state(Dinov2Tower(shape), ""))
 
 
-class EncodeLine:
-    """The encode half of the pipeline: settings, store, messages, workers."""
+class EncodeLine(ProcessLine):
+    """The encode half of the pipeline: GPU workers, and encode messages for them."""
 
     def __init__(self, broker: Broker, folder: Path, *, width: int = 32, layers: int = 2) -> None:
-        self.broker = broker
-        self.folder = folder
         eye = dinov2_checkpoint(folder / "eye", width=width, layers=layers)
-        (folder / "epd.toml").write_text(CONFIG.format(eye=eye, ear=tiny_folder("whisper", folder)))
-        self.environment = {
-            "EPD_BROKER_URL": broker.url,
-            "EPD_STORE_URL": broker.url.replace("/0", "/1"),
-            "EPD_CONFIG": str(folder / "epd.toml"),
-            "EPD_BLOB_DIR": str(folder / "blobs"),
-            "EPD_EMBEDDING_DIR": str(folder / "embeddings"),
-            "EPD_TORCH_THREADS": "1",
-            "EPD_MAX_BATCH_ITEMS": "8",
-        }
-        self.settings = Settings(
-            broker_url=self.environment["EPD_BROKER_URL"],
-            store_url=self.environment["EPD_STORE_URL"],
-            blob_dir=folder / "blobs",
-            embedding_dir=folder / "embeddings",
-        )
-        self.store = open_store(self.settings)
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self._publisher: subprocess.Popen[str] | None = None
+        super().__init__(
+            broker, folder, eye=str(eye), ear=str(tiny_folder("whisper", folder)),
+            EPD_TORCH_THREADS="1", EPD_MAX_BATCH_ITEMS="8",
+        )  # fmt: skip
 
     def worker(self, **environment: str) -> subprocess.Popen[bytes]:
         """The worker that an earlier test left running, or a new one: a start costs seconds."""
@@ -100,19 +52,10 @@ class EncodeLine:
 
     def start(self, *flags: str, ready: bool = True, **environment: str) -> subprocess.Popen[bytes]:
         """A worker as a user starts it; returns when its heartbeat says ready."""
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "gpu_worker", "--devices", "cpu", *flags], cwd=self.folder,
-                stdout=log, stderr=log, start_new_session=True, env=self.process_environment(**environment),
-            )  # fmt: skip
-        self.processes.append(process)
+        process = self.run("gpu_worker", "--devices", "cpu", *flags, **environment)
         if ready:
             wait_until(lambda: self.is_ready(process.pid), within=60, what="worker ready")
         return process
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "worker.log"
 
     def is_ready(self, pid: int) -> bool:
         return any(beat.pid == pid and beat.ready for beat in self.store.heartbeats.alive())
@@ -129,14 +72,6 @@ class EncodeLine:
 
     def _last_beat(self) -> Heartbeat:
         return max(self.store.heartbeats.alive(), key=lambda one: one.at)
-
-    def celery(self, *arguments: str) -> str:
-        """The output of a ``celery -A tasks`` command."""
-        done = subprocess.run(
-            [sys.executable, "-m", "celery", "-A", "tasks", *arguments], cwd=self.folder, check=False,
-            env=self.process_environment(), capture_output=True, timeout=40, text=True,
-        )  # fmt: skip
-        return done.stdout + done.stderr
 
     def card(self, name: str) -> EncoderCard:
         card = self.store.cards.get([name])[0]
@@ -194,22 +129,7 @@ class EncodeLine:
         return BlobRef(name=name, nbytes=len(data))
 
     def publish(self, messages: list[EncodeMessage], *, task_id: str = "") -> None:
-        """Through the real publisher, in a process of its own since Celery's settings are one a process."""
-        if self._publisher is None:
-            self._publisher = subprocess.Popen(
-                [sys.executable, "-c", _PUBLISH], env=self.process_environment(), cwd=self.folder,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            )  # fmt: skip
-        assert self._publisher.stdin is not None
-        assert self._publisher.stdout is not None
-        self._publisher.stdin.write(json.dumps([task_id, [one.to_json() for one in messages]]) + "\n")
-        self._publisher.stdin.flush()
-        assert self._publisher.stdout.readline() == "published\n"
-
-    def view(self, job_id: str) -> JobView:
-        view = self.store.jobs.view(job_id)
-        assert view is not None
-        return view
+        self.send("encode", messages, task_id=task_id)
 
     def states(self, job_id: str) -> Counter[State]:
         return Counter(part.state for part in self.view(job_id).parts.values())
@@ -238,18 +158,6 @@ class EncodeLine:
     ) -> int:
         process.send_signal(number)
         return process.wait(within)
-
-    def close(self) -> None:
-        for process in self.processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait(10)
-        if self._publisher is not None:
-            self._publisher.kill()
-            self._publisher.communicate()
-
-    def process_environment(self, **more: str) -> dict[str, str]:
-        return {**os.environ, **self.environment, **more, "PYTHONPATH": str(ROOT)}
 
 
 def parse_events(text: str) -> list[dict[str, object]]:

@@ -9,9 +9,7 @@ import base64
 import http.server
 import io
 import json
-import os
 import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -25,37 +23,11 @@ import redis
 from PIL import Image
 
 from epd.contracts.embedding import AudioRules, EncoderCard, VideoRules
-from epd.contracts.job import JobRecord, JobView, PartId, PartRecord
+from epd.contracts.job import JobRecord, PartId, PartRecord
 from epd.contracts.media import Item, ItemOptions, Modality, Source
 from epd.contracts.messages import EncodeMessage, FetchMessage
-from epd.settings import Settings
-from epd.store.open import open_store
-from tests.integration.transport_kit import ROOT, Broker, wait_until
-
-CONFIG = """
-default_model = "demo"
-[encoders.eye]
-family = "dinov2"
-path = "eye"
-[encoders.ear]
-family = "whisper"
-path = "ear"
-[models.demo]
-image = "eye"
-video = "eye"
-audio = "ear"
-"""
-
-CELERY = [sys.executable, "-m", "celery", "-A", "tasks"]
-
-PUBLISH = """
-import sys
-from epd.contracts.messages import FetchMessage
-from tasks.publish import publish_fetch
-for line in sys.stdin:
-    publish_fetch([FetchMessage.from_json(line)])
-    print("published", flush=True)
-"""
+from tests.integration.line_kit import ProcessLine
+from tests.integration.transport_kit import Broker, wait_until
 
 
 def png(colour: tuple[int, int, int], size: tuple[int, int] = (8, 6)) -> bytes:
@@ -123,32 +95,14 @@ def served() -> Iterator[Site]:
     thread.join(5)
 
 
-class Line:
-    """The CPU half of the pipeline: settings, store, workers."""
+class Line(ProcessLine):
+    """The CPU half of the pipeline: fetch and decode workers, and a reader of the encode queue."""
 
     def __init__(self, broker: Broker, folder: Path) -> None:
-        self.broker = broker
-        self.folder = folder
-        (folder / "epd.toml").write_text(CONFIG)
-        self.environment = {
-            "EPD_BROKER_URL": broker.url,
-            "EPD_STORE_URL": broker.url.replace("/0", "/1"),
-            "EPD_CONFIG": str(folder / "epd.toml"),
-            "EPD_BLOB_DIR": str(folder / "blobs"),
-            "EPD_EMBEDDING_DIR": str(folder / "embeddings"),
-            "EPD_FETCH_ALLOW_HOSTS": "127.0.0.1",
-            "EPD_FETCH_RETRIES": "0",
-            "EPD_FLIGHT_LEASE": "3",
-        }
-        self.settings = Settings(
-            broker_url=self.environment["EPD_BROKER_URL"],
-            store_url=self.environment["EPD_STORE_URL"],
-            blob_dir=folder / "blobs",
-            embedding_dir=folder / "embeddings",
-        )
-        self.store = open_store(self.settings)
-        self.processes: list[subprocess.Popen[Any]] = []
-        self.publisher: subprocess.Popen[str] | None = None
+        super().__init__(
+            broker, folder, eye="eye", ear="ear",
+            EPD_FETCH_ALLOW_HOSTS="127.0.0.1", EPD_FETCH_RETRIES="0", EPD_FLIGHT_LEASE="3",
+        )  # fmt: skip
 
     def announce(self) -> None:
         """What a GPU worker would say of its encoders."""
@@ -168,28 +122,18 @@ class Line:
     def start(self, *flags: str, **environment: str) -> subprocess.Popen[bytes]:
         """A worker of the real application, with light flags."""
         light = ["--without-mingle", "--without-gossip", "-l", "INFO"]
-        with (self.folder / "worker.log").open("ab") as log:
-            process = subprocess.Popen(
-                [*CELERY, "worker", *light, *flags], cwd=self.folder, env=self._environment(**environment),
-                stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
-        self.processes.append(process)
-        return process
+        return self.run("celery", "-A", "tasks", "worker", *light, *flags, **environment)
+
+    def start_both(self, *, fetch: int, decode: int, **environment: str) -> None:
+        """One fetch worker of so many threads and one decode worker of so many children; both are up then."""
+        self.start("-Q", "fetch", "-P", "threads", "-c", str(fetch), "-n", "fetch@%h", **environment)
+        self.start("-Q", "decode", "-c", str(decode), "-n", "decode@%h", **environment)
+        wait_until(lambda: self.alive("fetch", "decode"), within=40, what="workers up")
+        self.announce()
 
     def alive(self, *kinds: str) -> bool:
         beating = {beat.kind for beat in self.store.heartbeats.alive()}
         return set(kinds) <= beating
-
-    def celery(self, *arguments: str) -> str:
-        """The output of a ``celery -A tasks`` command."""
-        done = subprocess.run(
-            [*CELERY, *arguments], cwd=self.folder, env=self._environment(), check=False,
-            capture_output=True, timeout=40, text=True,
-        )  # fmt: skip
-        return done.stdout + done.stderr
-
-    def _environment(self, **more: str) -> dict[str, str]:
-        return {**os.environ, **self.environment, **more, "PYTHONPATH": f"{self.folder}:{ROOT}"}
 
     def submit(
         self, *items: tuple[Modality, str], options: ItemOptions | None = None, seconds: float = 60
@@ -217,27 +161,8 @@ class Line:
             enqueued_at=now,
             items=made,
         )
-        self._publish(message)
+        self.send("fetch", [message])
         return job_id
-
-    def _publish(self, message: FetchMessage) -> None:
-        """Through the real publisher, in a process of its own since Celery's settings are one a process."""
-        if self.publisher is None:
-            self.publisher = subprocess.Popen(
-                [sys.executable, "-c", PUBLISH], cwd=self.folder, env=self._environment(),
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, text=True,
-            )  # fmt: skip
-            self.processes.append(self.publisher)
-        assert self.publisher.stdin is not None
-        assert self.publisher.stdout is not None
-        self.publisher.stdin.write(message.to_json() + "\n")
-        self.publisher.stdin.flush()
-        assert self.publisher.stdout.readline() == "published\n"
-
-    def view(self, job_id: str) -> JobView:
-        view = self.store.jobs.view(job_id)
-        assert view is not None
-        return view
 
     def encodes(self, job_id: str) -> list[EncodeMessage]:
         """The job's messages that wait on the encode queue."""
@@ -254,11 +179,3 @@ class Line:
     def raw(self, message: EncodeMessage) -> np.ndarray[Any, Any]:
         """The bytes that the GPU worker would read."""
         return np.fromfile(self.store.blobs.path(message.raw.blob), np.uint8)
-
-    def close(self) -> None:
-        for process in self.processes:
-            if process.poll() is None:
-                os.killpg(process.pid, 9)
-                process.wait(10)
-        if self.publisher is not None:
-            self.publisher.communicate()

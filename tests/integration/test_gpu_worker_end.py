@@ -10,7 +10,8 @@ import pytest
 from epd.contracts.job import State
 from epd.contracts.messages import EncodeMessage
 from tests.integration.encode_kit import EncodeLine
-from tests.integration.transport_kit import Broker, wait_until
+from tests.integration.line_kit import opened
+from tests.integration.transport_kit import wait_until
 
 #: An encoder this large takes some 0.02 s an item on one idle core, so that a signal meets a running batch.
 SIZE = {"width": 256, "layers": 5}
@@ -20,15 +21,8 @@ ITEMS = 40
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EncodeLine]:
     """Shared: each test goes on with the worker that the test before it started last."""
-    folder = tmp_path_factory.mktemp("end")
-    broker = Broker(folder)
-    broker.start()
-    line = EncodeLine(broker, folder, **SIZE)
-    try:
+    with opened(EncodeLine, tmp_path_factory.mktemp("end"), **SIZE) as line:
         yield line
-    finally:
-        line.close()
-        broker.close()
 
 
 @pytest.fixture

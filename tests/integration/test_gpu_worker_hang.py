@@ -14,7 +14,8 @@ import pytest
 from epd.contracts.job import FINAL_STATES, State
 from epd.contracts.messages import EncodeMessage
 from tests.integration.encode_kit import EncodeLine
-from tests.integration.transport_kit import Broker, wait_until
+from tests.integration.line_kit import opened
+from tests.integration.transport_kit import wait_until
 
 APP = Path(__file__).parent / "apps" / "hanging_gpu_worker.py"
 LIMIT_S = 2
@@ -24,13 +25,8 @@ HUNG, STUCK = 75, 1
 
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EncodeLine]:
-    folder = tmp_path_factory.mktemp("hang")
-    broker = Broker(folder)
-    broker.start()
-    line = EncodeLine(broker, folder)
-    yield line
-    line.close()
-    broker.close()
+    with opened(EncodeLine, tmp_path_factory.mktemp("hang")) as line:
+        yield line
 
 
 def start(line: EncodeLine, **environment: str) -> subprocess.Popen[bytes]:

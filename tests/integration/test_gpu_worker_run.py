@@ -16,23 +16,17 @@ import redis
 from epd.contracts.job import PartRecord, State
 from epd.store import keys
 from tests.integration.encode_kit import EncodeLine, parse_events
-from tests.integration.transport_kit import Broker, wait_until
+from tests.integration.line_kit import opened
+from tests.integration.transport_kit import wait_until
 
 READER = Path(__file__).parent / "event_reader.py"
 
 
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EncodeLine]:
-    folder = tmp_path_factory.mktemp("encode")
-    broker = Broker(folder)
-    broker.start()
-    line = EncodeLine(broker, folder)
-    try:
+    with opened(EncodeLine, tmp_path_factory.mktemp("encode")) as line:
         line.start()
         yield line
-    finally:
-        line.close()
-        broker.close()
 
 
 @contextmanager

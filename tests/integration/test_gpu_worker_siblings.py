@@ -15,7 +15,8 @@ import pytest
 from epd.contracts.job import State
 from gpu_worker.siblings import exit_status
 from tests.integration.encode_kit import EncodeLine
-from tests.integration.transport_kit import Broker, wait_until
+from tests.integration.line_kit import opened
+from tests.integration.transport_kit import wait_until
 
 SIZE = {"width": 256, "layers": 5}
 ITEMS = 60
@@ -23,14 +24,8 @@ ITEMS = 60
 
 @pytest.fixture
 def line(tmp_path: Path) -> Iterator[EncodeLine]:
-    broker = Broker(tmp_path)
-    broker.start()
-    line = EncodeLine(broker, tmp_path, **SIZE)
-    try:
+    with opened(EncodeLine, tmp_path, **SIZE) as line:
         yield line
-    finally:
-        line.close()
-        broker.close()
 
 
 def start_two(line: EncodeLine) -> tuple[subprocess.Popen[bytes], list[psutil.Process]]:

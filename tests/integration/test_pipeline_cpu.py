@@ -18,6 +18,7 @@ from PIL import Image
 from epd.contracts.job import State
 from epd.contracts.media import Modality, RawAudio, RawFrames, RawImage
 from epd.telemetry.counters import Count
+from tests.integration.line_kit import opened
 from tests.integration.pipeline_kit import Line, Site, make_video, png, served
 from tests.integration.transport_kit import Broker, wait_until
 
@@ -33,19 +34,9 @@ def site() -> Iterator[Site]:
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
     """One fetch worker and one decode worker with two children, both up, and both encoders announced."""
-    folder = tmp_path_factory.mktemp("line")
-    broker = Broker(folder)
-    broker.start()
-    made = Line(broker, folder)
-    try:
-        made.start("-Q", "fetch", "-P", "threads", "-c", "4", "-n", "fetch@%h")
-        made.start("-Q", "decode", "-c", "2", "-n", "decode@%h")
-        wait_until(lambda: made.alive("fetch", "decode"), within=40, what="workers up")
-        made.announce()
+    with opened(Line, tmp_path_factory.mktemp("line")) as made:
+        made.start_both(fetch=4, decode=2)
         yield made
-    finally:
-        made.close()
-        broker.close()
 
 
 @pytest.fixture(autouse=True)

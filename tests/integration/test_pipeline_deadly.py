@@ -9,8 +9,9 @@ import pytest
 
 from epd.contracts.job import ErrorInfo
 from epd.contracts.media import ItemOptions, Modality
+from tests.integration.line_kit import opened
 from tests.integration.pipeline_kit import ROOT, Line, Site, png, served
-from tests.integration.transport_kit import Broker, wait_until
+from tests.integration.transport_kit import wait_until
 
 #: The real settings with shorter limits. The worker's folder is before the repository on its path.
 SHORT_LIMITS = """
@@ -54,18 +55,9 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
     folder: Path = tmp_path_factory.mktemp("deadly")
     (folder / "celeryconfig.py").write_text(SHORT_LIMITS.format(original=str(ROOT / "celeryconfig.py")))
     (folder / "sitecustomize.py").write_text(DEADLY)
-    broker = Broker(folder)
-    broker.start()
-    made = Line(broker, folder)
-    try:
-        made.start("-Q", "fetch", "-P", "threads", "-c", "2", "-n", "fetch@%h")
-        made.start("-Q", "decode", "-c", "1", "-n", "decode@%h")
-        wait_until(lambda: made.alive("fetch", "decode"), within=40, what="workers up")
-        made.announce()
+    with opened(Line, folder) as made:
+        made.start_both(fetch=2, decode=1)
         yield made
-    finally:
-        made.close()
-        broker.close()
 
 
 def submit(line: Line, site: Site, place: int, frames: int) -> str:

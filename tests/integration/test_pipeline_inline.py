@@ -22,8 +22,9 @@ from epd.config import load_config
 from epd.contracts.job import FINAL_STATES, State
 from epd.contracts.messages import FetchMessage
 from epd.store.open import open_store
+from tests.integration.line_kit import opened
 from tests.integration.pipeline_kit import Line
-from tests.integration.transport_kit import Broker, wait_until
+from tests.integration.transport_kit import wait_until
 
 LIMIT = 4 << 20
 COUNT = 40
@@ -32,19 +33,10 @@ FETCH = ("-Q", "fetch", "-P", "threads", "-c", "4")
 
 @pytest.fixture
 def line(tmp_path: Path) -> Iterator[Line]:
-    broker = Broker(tmp_path)
-    broker.start()
-    made = Line(broker, tmp_path)
-    made.environment["EPD_BLOB_BYTES"] = str(LIMIT)
-    try:
-        made.start(*FETCH, "-n", "f1@%h")
-        made.start("-Q", "decode", "-c", "2", "-n", "d@%h")
-        wait_until(lambda: made.alive("fetch", "decode"), within=40, what="workers up")
-        made.announce()
+    with opened(Line, tmp_path) as made:
+        made.environment["EPD_BLOB_BYTES"] = str(LIMIT)
+        made.start_both(fetch=4, decode=2)
         yield made
-    finally:
-        made.close()
-        broker.close()
 
 
 class Ender(threading.Thread):

@@ -14,8 +14,9 @@ from test_pipeline_zombies import end
 from epd.contracts.job import State
 from epd.contracts.media import Modality
 from epd.store.files.ledger import FolderLedger
+from tests.integration.line_kit import opened
 from tests.integration.pipeline_kit import Line, Site, png, served
-from tests.integration.transport_kit import Broker, wait_until
+from tests.integration.transport_kit import wait_until
 
 LIMIT = 16 << 20
 COUNT = 12
@@ -30,18 +31,9 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture
 def line(tmp_path: Path) -> Iterator[Line]:
-    broker = Broker(tmp_path)
-    broker.start()
-    made = Line(broker, tmp_path)
-    try:
-        made.start("-Q", "fetch", "-P", "threads", "-c", "4", "-n", "f@%h", EPD_BLOB_BYTES=str(LIMIT))
-        made.start("-Q", "decode", "-c", "2", "-n", "d@%h", EPD_BLOB_BYTES=str(LIMIT))
-        wait_until(lambda: made.alive("fetch", "decode"), within=40, what="workers up")
-        made.announce()
+    with opened(Line, tmp_path) as made:
+        made.start_both(fetch=4, decode=2, EPD_BLOB_BYTES=str(LIMIT))
         yield made
-    finally:
-        made.close()
-        broker.close()
 
 
 class Watch(threading.Thread):

@@ -14,8 +14,9 @@ import redis
 from epd.store import keys
 from epd.store.open import Store, open_store
 from tests.contract.cache.tier_kit import KEPT, MIB, Tiers
+from tests.integration.line_kit import opened
 from tests.integration.pipeline_kit import Line
-from tests.integration.transport_kit import Broker, wait_until
+from tests.integration.transport_kit import wait_until
 
 #: The lease of a killed mover has to end first.
 NEXT_MOVER = 40
@@ -23,22 +24,14 @@ NEXT_MOVER = 40
 
 @pytest.fixture
 def line(tmp_path: Path) -> Iterator[Line]:
-    broker = Broker(tmp_path)
-    broker.start()
-    made = Line(broker, tmp_path)
-    made.environment |= {
-        "EPD_L2_DIR": str(tmp_path / "l2"),
-        "EPD_EMBEDDING_BYTES": str(MIB),
-        "EPD_L2_BYTES": str(2 * MIB),
-    }
-    try:
+    l1, l2 = str(MIB), str(2 * MIB)
+    tiers = {"EPD_L2_DIR": str(tmp_path / "l2"), "EPD_EMBEDDING_BYTES": l1, "EPD_L2_BYTES": l2}
+    with opened(Line, tmp_path) as made:
+        made.environment |= tiers
         for number in (1, 2):
             made.start("-Q", "fetch", "-P", "threads", "-c", "1", "-n", f"fetch{number}@%h")
         wait_until(lambda: len(made.store.heartbeats.alive()) == 2, within=60, what="workers up")
         yield made
-    finally:
-        made.close()
-        broker.close()
 
 
 @pytest.fixture

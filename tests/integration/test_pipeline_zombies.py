@@ -17,8 +17,9 @@ from epd.contracts.messages import EncodeMessage, FetchMessage
 from epd.store.admissions import Load
 from epd.store.values import Completed
 from tasks.transport import keys
+from tests.integration.line_kit import opened
 from tests.integration.pipeline_kit import Line, Site, png, served
-from tests.integration.transport_kit import Broker, wait_until
+from tests.integration.transport_kit import wait_until
 
 IMAGE = Modality.IMAGE
 FETCH = ("-Q", "fetch", "-P", "threads", "-c", "2")
@@ -33,16 +34,10 @@ def site() -> Iterator[Site]:
 @pytest.fixture
 def line(tmp_path: Path) -> Iterator[Line]:
     """A decode worker; each test starts its fetch workers."""
-    broker = Broker(tmp_path)
-    broker.start()
-    made = Line(broker, tmp_path)
-    try:
+    with opened(Line, tmp_path) as made:
         made.start("-Q", "decode", "-c", "1", "-n", "decode@%h")
         made.announce()
         yield made
-    finally:
-        made.close()
-        broker.close()
 
 
 def hold(line: Line, job: str) -> None:

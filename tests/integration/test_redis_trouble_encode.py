@@ -14,7 +14,8 @@ from epd.contracts.job import State
 from epd.contracts.messages import EncodeMessage
 from epd.store import keys
 from tests.integration.encode_kit import EncodeLine
-from tests.integration.transport_kit import Broker, wait_until
+from tests.integration.line_kit import opened
+from tests.integration.transport_kit import wait_until
 
 #: In how many seconds a worker has to consume again after the trouble.
 AGAIN_S = 10.0
@@ -22,16 +23,9 @@ AGAIN_S = 10.0
 
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EncodeLine]:
-    folder = tmp_path_factory.mktemp("trouble")
-    broker = Broker(folder, persistent=True)
-    broker.start()
-    line = EncodeLine(broker, folder)
-    try:
+    with opened(EncodeLine, tmp_path_factory.mktemp("trouble"), persistent=True) as line:
         line.start(EPD_STORE_TIMEOUT="2")
         yield line
-    finally:
-        line.close()
-        broker.close()
 
 
 @pytest.fixture
