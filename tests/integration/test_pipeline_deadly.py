@@ -10,8 +10,8 @@ import pytest
 from epd.contracts.job import ErrorInfo
 from epd.contracts.media import ItemOptions, Modality
 from tests.integration.line_kit import opened
-from tests.integration.pipeline_kit import ROOT, Line, Site, png, served
-from tests.integration.transport_kit import wait_until
+from tests.integration.pipeline_kit import Line, Site, png, served
+from tests.integration.transport_kit import ROOT, wait_until
 
 #: The real settings with shorter limits. The worker's folder is before the repository on its path.
 SHORT_LIMITS = """

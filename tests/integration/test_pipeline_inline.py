@@ -80,8 +80,7 @@ def test_inline_images_leave_the_directory_with_their_jobs(line: Line, tmp_path:
     settings = line.settings.model_copy(update={"blob_bytes": LIMIT})
 
     def publish(messages: Sequence[FetchMessage]) -> None:
-        for message in messages:
-            line._publish(message)
+        line.send("fetch", messages)
 
     app = create_app(
         settings,

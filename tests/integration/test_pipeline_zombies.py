@@ -123,7 +123,7 @@ def test_a_chunk_that_is_published_twice(line: Line, site: Site) -> None:
         job_id=job, model="demo", priority=record.priority, deadline=record.deadline,
         enqueued_at=time.time(), items=record.items,
     )  # fmt: skip
-    line._publish(again)
+    line.send("fetch", [again])
     line.wait_encodes(job, 1)
     wait_until(lambda: all_through(line), within=20, what="both are through")
     check_one_result(line, job, line.encodes(job))
