@@ -10,14 +10,9 @@ from kombu import Exchange, Queue
 
 from epd.contracts.job import Priority
 from epd.settings import settings
-from tasks.queues import FETCH, PRIORITY_STEPS, QUEUES
+from tasks.queues import FETCH, MEDIA_POOL, PRIORITY_STEPS, QUEUES
 
 _settings = settings()
-
-#: Seconds for hashing and publishing, in addition to the decode timeout of two tracks.
-_DECODE_SLACK = 15.0
-#: Seconds between the soft limit, at which the item fails, and the hard one, at which the child is killed.
-_HARD_SLACK = 15.0
 
 # broker
 broker_url = _settings.broker_url
@@ -56,8 +51,6 @@ task_store_errors_even_if_ignored = False
 # at least once: a message is acked when its work is done, and given back when its child is killed
 task_acks_late = True
 task_reject_on_worker_lost = True
-#: Seconds in which the result of a dead child may still arrive; then its message is given back.
-worker_lost_wait = 1.0
 task_acks_on_failure = True
 task_acks_on_timeout = True
 
@@ -66,7 +59,9 @@ worker_send_task_events = True
 task_send_sent_event = True
 task_track_started = True
 
-# workers
+# workers: fetch and decode run in a pool of our own, encode in that of ``gpu_worker``
+worker_pool = MEDIA_POOL
+worker_concurrency = 32
 imports = ("tasks.stages", "tasks.worker.lifecycle")
 worker_prefetch_multiplier = 2
 worker_cancel_long_running_tasks_on_connection_loss = False
@@ -74,13 +69,3 @@ worker_hijack_root_logger = True
 worker_redirect_stdouts = False
 worker_log_format = "%(asctime)s %(levelname)s %(processName)s %(name)s %(message)s"
 worker_task_log_format = worker_log_format
-#: A child is replaced after this many tasks, in case it leaks; the cost of a new one hardly counts then.
-worker_max_tasks_per_child = 2000
-
-# a decode that hangs: first its item fails with ``decode_timeout``, then the (prefork) child is killed
-task_annotations = {
-    "epd.decode": {
-        "soft_time_limit": 2 * _settings.decode_timeout + _DECODE_SLACK,
-        "time_limit": 2 * _settings.decode_timeout + _DECODE_SLACK + _HARD_SLACK,
-    }
-}

@@ -65,7 +65,7 @@ def _play(console: Console, data_dir: Path, decoder: Path) -> Leftovers:
         options = StackOptions(
             config=CONFIG,
             data_dir=data_dir,
-            fetch_threads=8,
+            downloads=8,
             overrides={"EPD_FETCH_ALLOW_HOSTS": urlsplit(server_url).netloc},
         )
         with Stack(options) as stack:

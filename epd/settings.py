@@ -78,6 +78,9 @@ class Settings(BaseSettings):
     fetch_connect_timeout: float = Field(default=5, gt=0)
     fetch_read_timeout: float = Field(default=10, gt=0)
     fetch_total_timeout: float = Field(default=60, gt=0)
+    fetch_downloads: int = Field(default=32, ge=1, le=512)
+    fetch_job_downloads: int = Field(default=16, ge=1)
+    fetch_host_downloads: int = Field(default=24, ge=1)
     fetch_retries: int = Field(default=2, ge=0, le=10)
     fetch_max_redirects: int = Field(default=5, ge=0, le=20)
     url_ttl: float = Field(default=0, ge=0)
@@ -86,6 +89,7 @@ class Settings(BaseSettings):
     max_video_bytes: int = Field(default=GIB, ge=1)
 
     # decode
+    decode_processes: int = Field(default=0, ge=0, le=512)
     decode_timeout: float = Field(default=120, gt=0)
     max_image_pixels: int = Field(default=100_000_000, ge=1)
     max_frame_bytes: int = Field(default=GIB, ge=1)

@@ -1,18 +1,15 @@
-"""What a worker process has once: its context and download threads, and the totals of its tasks.
+"""What a worker process has once: its context, the threads and children that work, and its totals.
 
-Context and threads are created on first use, and again after a fork. Totals are counted in the main process,
-for its heartbeat: tasks return what they did as ``{counter name: amount}``, and Celery gives the main process
-the ``repr`` of that, from prefork children as well as from threads. So children need no other channel.
+All are created on first use, and again after a fork.
 """
 
 from __future__ import annotations
 
-import ast
 import os
 import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from epd.config import load_config
 from epd.contracts.messages import DecodeMessage, EncodeMessage, FetchMessage
@@ -22,13 +19,11 @@ from epd.telemetry.counters import Count, Counters
 from tasks import publish
 from tasks.flow.context import Context
 
-#: Threads for downloads in one process, in addition to those of its tasks.
-_DOWNLOADS = 32
+if TYPE_CHECKING:
+    from tasks.flow.work import Work
 
 #: What the tasks of this process have done.
 TOTALS = Counters()
-
-_CRASHES = {"epd.fetch": Count.FETCH_FAILURES, "epd.decode": Count.DECODE_FAILURES}
 
 
 class BrokerPublisher:
@@ -50,7 +45,7 @@ class BrokerPublisher:
 @dataclass(frozen=True)
 class _Resources:
     context: Context
-    downloads: ThreadPoolExecutor
+    work: Work | None
 
 
 _resources: _Resources | None = None
@@ -75,9 +70,27 @@ def process_context() -> Context:
     return _process_resources().context
 
 
-def download_executor() -> ThreadPoolExecutor:
-    """The executor that fetches the items of a chunk concurrently, on at most ``_DOWNLOADS`` threads."""
-    return _process_resources().downloads
+def process_work() -> Work:
+    """The threads, and the decoding children, of a process for which ``open_work`` was called."""
+    work = _process_resources().work
+    assert work is not None
+    return work
+
+
+def open_work(*, decodes: bool) -> Work:
+    """Make the threads of a CPU worker, and its decoding children if it decodes.
+
+    Raises:
+        SettingsError: as ``process_context``.
+    """
+    global _resources  # noqa: PLW0603
+    from tasks.flow.work import start_work
+
+    context = process_context()
+    with _lock:
+        work = start_work(context, decodes=decodes)
+        _resources = _Resources(work.context, work)
+        return work
 
 
 def _process_resources() -> _Resources:
@@ -86,22 +99,11 @@ def _process_resources() -> _Resources:
         if _resources is None:
             own = settings()
             context = Context(own, load_config(own.config), open_store(own), BrokerPublisher())
-            _resources = _Resources(context, ThreadPoolExecutor(_DOWNLOADS, "download"))
+            _resources = _Resources(context, None)
         return _resources
 
 
-def count_result(text: str, totals: Counters = TOTALS) -> None:
-    """Count the ``repr`` of what one run of a task returned. Names that are no counters are ignored."""
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return
-    for name, amount in value.items() if isinstance(value, dict) else ():
-        if name in set(Count) and isinstance(amount, int | float):
-            totals.add(Count(name), float(amount))
-
-
-def count_crash(task: str, totals: Counters = TOTALS) -> None:
-    """Count a run without a result: the task raised, or its child died."""
-    if task in _CRASHES:
-        totals.add(_CRASHES[task])
+def count(tally: Mapping[str, float]) -> None:
+    """Add what a task did to the totals of this process."""
+    for name, amount in tally.items():
+        TOTALS.add(Count(name), amount)

@@ -23,10 +23,15 @@ QUEUES = (FETCH, DECODE, ENCODE)
 PRIORITY_STEPS = {Priority.INTERACTIVE: 0, Priority.BULK: 5}
 
 
+#: The pool of workers that fetch and decode, and the module of the one that encodes.
+MEDIA_POOL = "tasks.worker.pool:MediaPool"
+_ENCODE_POOLS = "gpu_worker"
+
+
 def connect_queue_rules() -> None:
-    """Apply both rules to every worker of this process."""
+    """Apply these rules to every worker of this process."""
     celeryd_init.connect(leave_encode_out_of_the_default, dispatch_uid="epd.queues.default")
-    celeryd_after_setup.connect(refuse_encode_in_ordinary_pools, dispatch_uid="epd.queues.refuse")
+    celeryd_after_setup.connect(refuse_other_pools, dispatch_uid="epd.queues.refuse")
 
 
 def leave_encode_out_of_the_default(instance: Any, **_: Any) -> None:
@@ -34,22 +39,22 @@ def leave_encode_out_of_the_default(instance: Any, **_: Any) -> None:
     instance.app.amqp.queues.deselect([ENCODE])
 
 
-def refuse_encode_in_ordinary_pools(instance: Any, **_: Any) -> None:
-    """Stop a worker that would consume ``encode`` without the batching pool.
+def refuse_other_pools(instance: Any, **_: Any) -> None:
+    """Stop a worker whose pool is not the one of its queues.
 
     Raises:
         SystemExit: the worker has another pool. Celery logs any other exception of a signal handler and
             continues.
     """
-    if ENCODE in instance.app.amqp.queues.consume_from and not _is_batching(instance.pool_cls):
+    kinds, pool = consumed_kinds(instance.app), instance.pool_cls
+    module = str(getattr(pool, "__module__", pool))
+    if ENCODE in kinds and not module.startswith(_ENCODE_POOLS):
         raise SystemExit("queue 'encode' needs the batching pool: start it with `python -m gpu_worker`")
+    if set(kinds) & {FETCH, DECODE} and module != MEDIA_POOL.partition(":")[0]:
+        raise SystemExit("queues 'fetch' and 'decode' need epd's own pool: start the worker without -P")
 
 
 def consumed_kinds(app: Any) -> tuple[str, ...]:
     """Which of our queues this process consumes, in pipeline order."""
     consumed = app.amqp.queues.consume_from
     return tuple(name for name in QUEUES if name in consumed)
-
-
-def _is_batching(pool_cls: Any) -> bool:
-    return str(getattr(pool_cls, "__module__", pool_cls)).startswith("gpu_worker")

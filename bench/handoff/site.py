@@ -81,5 +81,5 @@ def _options(folder: Path) -> StackOptions:
     )
     overrides = {"EPD_TORCH_THREADS": "1"}
     return StackOptions(
-        config=file, data_dir=folder / "data", fetch_threads=2, decode_processes=1, overrides=overrides
+        config=file, data_dir=folder / "data", downloads=2, decode_processes=1, overrides=overrides
     )

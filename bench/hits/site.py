@@ -140,7 +140,7 @@ def _options(folder: Path, files_url: str) -> StackOptions:
         "EPD_TORCH_THREADS": "1",
     }
     return StackOptions(
-        config=config, data_dir=folder / "data", fetch_threads=4, decode_processes=1, overrides=overrides
+        config=config, data_dir=folder / "data", downloads=4, decode_processes=1, overrides=overrides
     )
 
 

@@ -69,7 +69,7 @@ def separate(checkpoint: Path, folder: Path, site: str, *, url_ttl: float, layou
         "EPD_URL_TTL": str(url_ttl),
         "EPD_TORCH_THREADS": "1",
     }
-    options = StackOptions(config=config, data_dir=folder / "stack", fetch_threads=16, overrides=settings)
+    options = StackOptions(config=config, data_dir=folder / "stack", downloads=16, overrides=settings)
     with Stack(options) as stack:
         stack.wait_ready()
         kv = stack.media_dir / "kv"

@@ -30,7 +30,7 @@ def up(
         Path, typer.Option(help="Folder for logs and the data of the embedded server.")
     ] = DEFAULT_DATA_DIR,
     flower: Annotated[bool, typer.Option(help="Run Flower too.")] = True,
-    fetch_threads: Annotated[int, typer.Option(min=1)] = 32,
+    downloads: Annotated[int, typer.Option(min=1)] = 32,
     decode_processes: Annotated[int, typer.Option(min=1)] = 2,
     gpu_workers: Annotated[int, typer.Option(min=1, help="Encoder worker processes.")] = 1,
     devices: Annotated[str, typer.Option(help="auto, cpu, CUDA numbers (0,1), or cpu:2.")] = "auto",
@@ -49,7 +49,7 @@ def up(
         redis_port=_REDIS_PORT if port_is_free(_REDIS_PORT) else 0,
         broker_url=given.get("EPD_BROKER_URL"),
         store_url=given.get("EPD_STORE_URL"),
-        fetch_threads=fetch_threads,
+        downloads=downloads,
         decode_processes=decode_processes,
         gpu_workers=gpu_workers,
         devices=devices,

@@ -34,7 +34,9 @@ class StackOptions:
     """How to run a stack. Port 0 means a free one; ``flower_port`` None means no Flower.
 
     ``broker_url`` names a running Redis; None starts the embedded server. Without a ``store_url`` the store
-    is another database on the broker's server. ``overrides`` are EPD_* settings for every process.
+    is another database on the broker's server. ``downloads`` run at once in one worker. ``split`` gives
+    downloads and decodes a worker each, as on two machines. ``overrides`` are EPD_* settings for all
+    processes.
     """
 
     config: Path
@@ -45,8 +47,9 @@ class StackOptions:
     redis_port: int = 0
     broker_url: str | None = None
     store_url: str | None = None
-    fetch_threads: int = 32
+    downloads: int = 32
     decode_processes: int = 2
+    split: bool = False
     gpu_workers: int = 1
     devices: str = "auto"
     overrides: Mapping[str, str] = field(default_factory=dict)
@@ -65,11 +68,13 @@ def redis_spec(port: int, data_dir: Path) -> Spec:
 
 
 def worker_specs(options: StackOptions) -> list[Spec]:
-    """The fetch, decode and GPU workers, as a user would start them by hand."""
+    """The CPU and GPU workers, as a user would start them by hand."""
     celery = [sys.executable, "-m", "celery", "-A", "tasks", "worker", "--loglevel", "INFO"]
-    fetch = [*celery, "-Q", "fetch", "-P", "threads", "-c", str(options.fetch_threads), "-n", "fetch@%h"]
-    decode = [*celery, "-Q", "decode", "-c", str(options.decode_processes), "-n", "decode@%h"]
-    specs = [Spec("fetch", fetch, stop_order=2), Spec("decode", decode, stop_order=3)]
+    queues = {"fetch": "fetch", "decode": "decode"} if options.split else {"media": "fetch,decode"}
+    specs = [
+        Spec(name, [*celery, "-Q", consumed, "-n", f"{name}@%h"], stop_order=2)
+        for name, consumed in queues.items()
+    ]
     for number in range(options.gpu_workers):
         name = "gpu" if options.gpu_workers == 1 else f"gpu{number}"
         gpu = [sys.executable, "-m", "gpu_worker", "--devices", options.devices, "-n", f"{name}@%h"]

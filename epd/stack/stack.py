@@ -78,6 +78,8 @@ class Stack:
             "EPD_BLOB_DIR": str(self.media_dir / "blobs"),
             "EPD_EMBEDDING_DIR": str(self.media_dir / "embeddings"),
             "EPD_API_PORT": str(self._api_port),
+            "EPD_FETCH_DOWNLOADS": str(self.options.downloads),
+            "EPD_DECODE_PROCESSES": str(self.options.decode_processes),
         }
         return own | dict(self.options.overrides)
 

@@ -7,7 +7,7 @@ work, and the others wait. If the leader's lease ends, a waiter's message starts
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 
 import orjson
@@ -52,12 +52,15 @@ class Flights:
 
     def claim(self, key: str, waiter: Waiter) -> Claim:
         """Ask for an embedding or a download, atomically over the fleet. A waiter may claim again."""
-        args = (key, waiter.job_id, str(waiter.part), waiter.message, self._lease_ms)
-        return Claim(self._connection.run(Script.CLAIM, [], args))
+        ((answer,),) = self._connection.pipe([claim_command([(key, waiter)], self._lease_ms)])
+        return Claim(answer)
 
-    def extend(self, key: str) -> None:
-        """Renew the lease of a flight, unless it has ended."""
-        self._connection.run(Script.EXTEND, [], (key, self._lease_ms))
+    def extend(self, flights: Collection[str]) -> None:
+        """Renew the leases of flights, by key, unless they have ended. One round trip."""
+        if flights:
+            self._connection.pipe(
+                [script_command(Script.EXTEND, [], (key, self._lease_ms)) for key in flights]
+            )
 
     def complete(self, batch: Sequence[Completed]) -> list[int]:
         """Index embeddings, finish all parts that wait for them, and end their flights. One round trip.
@@ -104,9 +107,7 @@ class Flights:
         Returns:
             At most ``MAX_WAITERS``; none if another part leads.
         """
-        args: Command = (key, job_id, str(part), MAX_WAITERS, *(waiter.name for waiter in served))
-        left = self._connection.run(Script.TAKE_WAITERS, [], args)
-        return [Waiter.named(name, message) for name, message in zip(left[::2], left[1::2], strict=True)]
+        return waiters_of(self._connection.pipe([take_waiters_command(key, job_id, part, served)])[0])
 
     def orphans(self, limit: int = 100) -> list[str]:
         """Return one waiter's message for each of up to ``limit`` flights whose lease has ended.
@@ -125,6 +126,23 @@ class Flights:
             self._folder.remove(key)
         if evicted:
             logger.info("evicted %s embeddings from L1", len(evicted))
+
+
+def claim_command(claims: Sequence[tuple[str, Waiter]], lease_ms: int) -> Command:
+    """The command that claims flights for waiters, by key. It answers with a ``Claim`` for each."""
+    fields = [(key, each.job_id, str(each.part), each.message) for key, each in claims]
+    return script_command(Script.CLAIM, [], (lease_ms, *chain.from_iterable(fields)))
+
+
+def take_waiters_command(key: str, job_id: str, part: PartId, served: Sequence[Waiter] = ()) -> Command:
+    """The command of ``Flights.take_waiters``; ``waiters_of`` reads its answer."""
+    args: Command = (key, job_id, str(part), MAX_WAITERS, *(waiter.name for waiter in served))
+    return script_command(Script.TAKE_WAITERS, [], args)
+
+
+def waiters_of(answer: Sequence[str]) -> list[Waiter]:
+    """The waiters in the answer to a ``take_waiters_command``."""
+    return [Waiter.named(name, message) for name, message in zip(answer[::2], answer[1::2], strict=True)]
 
 
 def _completed_fields(item: Completed) -> tuple[Argument, ...]:

@@ -40,6 +40,8 @@ MAX_NOTICES = 1000
 #: redis-py may close it.
 _CLOSE_CHECK_SECONDS = 0.25
 _PART = "part:"
+#: The record of a running part, by stage.
+_RUNNING = {stage: PartRecord(state=State.RUNNING, stage=stage).to_json() for stage in Stage}
 
 
 class Jobs:
@@ -101,12 +103,7 @@ class Jobs:
 
     def advance_all(self, parts: Sequence[tuple[str, PartId]], stage: Stage) -> list[bool]:
         """Do the same for parts of many jobs, in order. One round trip."""
-        record = PartRecord(state=State.RUNNING, stage=stage).to_json()
-        named = [(job_id, str(part)) for job_id, part in parts]
-        commands = [
-            script_command(Script.JOB_ADVANCE, [], (record, stage, *chain.from_iterable(chunk)))
-            for chunk in chunks(named)
-        ]
+        commands = [advance_command(chunk, stage) for chunk in chunks(parts)]
         answers = self._connection.pipe(commands) if commands else []
         return [bool(answer) for answer in chain.from_iterable(answers)]
 
@@ -130,6 +127,12 @@ class Jobs:
 
     def _run(self, script: Script, job_id: str, *args: Argument) -> bool:
         return bool(self._connection.run(script, [keys.job(job_id)], args))
+
+
+def advance_command(parts: Sequence[tuple[str, PartId]], stage: Stage) -> Command:
+    """The command that marks parts as running at a stage. Its answer is 1 for each, or 0 as ``advance``."""
+    named = ((job_id, str(part)) for job_id, part in parts)
+    return script_command(Script.JOB_ADVANCE, [], (_RUNNING[stage], stage, *chain.from_iterable(named)))
 
 
 def create_command(

@@ -11,6 +11,7 @@ from epd.store.cache.async_cache import AsyncCache
 from epd.store.cache.embeddings import Embeddings
 from epd.store.cache.index import EmbeddingIndex, TierLimits
 from epd.store.connection import Connection
+from epd.store.fetch_steps import FetchSteps
 from epd.store.files.blobs import Blobs
 from epd.store.files.embedding_folder import EmbeddingFolder
 from epd.store.files.tiers import TierFiles
@@ -38,6 +39,7 @@ class Store:
 
     embeddings: Embeddings
     flights: Flights
+    fetch_steps: FetchSteps
     jobs: Jobs
     admissions: Admissions
     handoffs: Handoffs
@@ -78,6 +80,9 @@ def open_store(settings: Settings) -> Store:
             lease=settings.flight_lease,
             job_ttl=settings.job_ttl,
             embedding_ttl=settings.embedding_ttl,
+        ),
+        fetch_steps=FetchSteps(
+            connection, lease=settings.flight_lease, memo_ttl=settings.embedding_ttl
         ),
         jobs=Jobs(connection, job_ttl=settings.job_ttl),
         admissions=Admissions(connection, AdmissionBound(settings.max_queue_items, settings.max_queue_bytes)),

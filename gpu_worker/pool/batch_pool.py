@@ -28,10 +28,11 @@ from celery.worker.request import Request
 from epd.contracts.errors import EpdError
 from gpu_worker.engine.device import DeviceHung
 from gpu_worker.engine.slot import DropReason
-from gpu_worker.pool.delivery import Delivery, HubMailbox, ResultTracer
+from gpu_worker.pool.delivery import Delivery, ResultTracer
 from gpu_worker.service.encode_service import EncodeService, open_service
 from gpu_worker.service.tickets import TaskResult, TaskStatus
 from tasks.process import process_context
+from tasks.worker.mailbox import HubMailbox
 from tasks.worker.shutdown import COLD_STOP
 
 _log = logging.getLogger(__name__)

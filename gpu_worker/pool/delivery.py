@@ -1,4 +1,4 @@
-"""A Celery request while it is in the batching pool, and the calls that the hub's thread makes for it.
+"""A Celery request while it is in the batching pool, and the tracer that runs on its result.
 
 Celery's objects are duck-typed here: this module imports neither Celery nor kombu.
 """
@@ -10,7 +10,6 @@ import logging
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -89,50 +88,3 @@ class ResultTracer:
         if result.error is not None:
             raise result.error
         return result.text
-
-
-class HubMailbox:
-    """Calls for the hub's thread, made in the order in which they were posted.
-
-    kombu's hub (its event loop) keeps callbacks in a set and so promises no order, but a task has to start
-    before it ends.
-    """
-
-    def __init__(self) -> None:
-        self._calls: deque[Callable[[], None]] = deque()
-        self._hub: Any = None
-
-    def connect(self, hub: Any) -> None:
-        """Have this hub make the calls. Call it again after each reconnect."""
-        self._hub = hub
-        hub.call_soon(self.drain)
-
-    def post(self, call: Callable[[], None]) -> None:
-        """Add a call and wake the hub."""
-        self._calls.append(call)
-        if self._hub is not None:
-            self._hub.call_soon(self.drain)
-
-    def drain(self) -> None:
-        """Make all pending calls. An exception is logged and does not affect the other calls."""
-        while True:
-            try:
-                call = self._calls.popleft()
-            except IndexError:
-                return
-            try:
-                call()
-            except Exception:
-                _log.exception("a call on the hub's thread raised")
-
-    def wake(self) -> None:
-        """End the hub's current poll, from another thread.
-
-        A callback that the hub's thread adds while it runs callbacks waits until the next poll returns.
-        """
-        if self._hub is not None:
-            self._hub.call_soon(_nothing)
-
-
-def _nothing() -> None:
-    """A callback whose only purpose is to end a poll."""

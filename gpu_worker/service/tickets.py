@@ -147,8 +147,7 @@ class LeaseKeeper(PeriodicThread):
         self._ledger = ledger
 
     def _renew(self) -> None:
-        for key in self._ledger.embedding_keys():
-            self._flights.extend(key)
+        self._flights.extend(self._ledger.embedding_keys())
 
 
 #: Seconds for which the store's answer about a part counts, so that most messages need only one look-up.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
-from billiard.exceptions import SoftTimeLimitExceeded
-
+from epd.contracts.embedding import AudioTrackInfo
 from epd.contracts.errors import BlobMissing, BlobSpaceFull, EncoderNotReady, EpdError, StoreUnavailable
 from epd.contracts.job import PartId, Stage
 from epd.contracts.media import Modality
-from epd.contracts.messages import DecodeMessage
+from epd.contracts.messages import DecodeMessage, Wanted
 from epd.lookup import Found, parts_of_video
 from epd.telemetry.counters import Count
 from tasks.flow.context import Context, Tally
@@ -22,32 +22,42 @@ from tasks.flow.tracks import STALE, as_typed, audio_track_of, make_tracks
 logger = logging.getLogger(__name__)
 
 
-def decode_item(context: Context, message: DecodeMessage) -> Tally:
+#: Seconds for which the claim of an item that was fetched in this process counts without being made again.
+CLAIM_LIFE = 5.0
+
+
+def decode_item(context: Context, message: DecodeMessage, *, is_claimed: bool = False) -> Tally:
     """Decode one item and publish its encode messages.
+
+    Args:
+        context: what to work with.
+        message: the item.
+        is_claimed: whether this process claimed the item's embeddings when it made the message.
 
     Returns:
         What to count.
 
     Raises:
         StoreUnavailable: store or broker do not answer; the message may be run again.
-        SoftTimeLimitExceeded: the task's soft time limit passed; the caller fails the item.
     """
     run = DecodeRun(context, message, message.item)
     if run.expired:
         run.expire()
         return _drop(run, Count.DECODE_EXPIRED)
-    open_parts = run.open_parts(Stage.DECODE)
+    # A video's parts are known only now, so they are always claimed here.
+    is_claimed = is_claimed and message.audio is None and run.queued() < CLAIM_LIFE
+    open_parts = frozenset({run.main_part}) if is_claimed else run.open_parts(Stage.DECODE)
     if not open_parts:
         return _drop(run, Count.DECODE_DROPPED)
     path = None
     try:
         path = context.store.blobs.path(message.blob)
-        tally = _decode(run, path, open_parts)
+        tally = _decode_owned(run, path, run.wanted) if is_claimed else _decode(run, path, open_parts)
     except STALE as error:
         return _go_back(run, error)
     except BlobSpaceFull as error:
         return _postpone(run, error)
-    except (StoreUnavailable, SoftTimeLimitExceeded):
+    except StoreUnavailable:
         raise
     except Exception as error:
         if path is not None and not path.exists():
@@ -71,12 +81,18 @@ def _decode(run: DecodeRun, path: Path, open_parts: frozenset[PartId]) -> Tally:
         serve_waiters(run, message.digest)
     if found.finished:  # the item requires audio that the file lacks; others may wait for the frames alone
         return {Count.DECODE_FAILURES: 1}
-    made = make_tracks(run, path, settled.owned, track)
+    tally = _decode_owned(run, path, settled.owned, track)
+    return {**tally, Count.FLIGHTS_JOINED: settled.joined}
+
+
+def _decode_owned(
+    run: DecodeRun, path: Path, owned: Sequence[Wanted], track: AudioTrackInfo | None = None
+) -> Tally:
+    made = make_tracks(run, path, owned, track)
     return {
         Count.DECODE_ITEMS: made,
-        Count.DECODE_FAILURES: len(settled.owned) - made,
+        Count.DECODE_FAILURES: len(owned) - made,
         Count.DECODE_SECONDS: run.spent(),
-        Count.FLIGHTS_JOINED: settled.joined,
     }
 
 

@@ -10,42 +10,47 @@ waiter once the lease has ended.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from pydantic import ValidationError
 
-from epd.contracts.errors import CallerFault, EncoderNotReady, EpdError, SourceFault, StoreUnavailable
+from epd.contracts.errors import CallerFault, EncoderNotReady, EpdError, SourceFault
 from epd.contracts.messages import FetchMessage
-from epd.identity import download_key
-from epd.store.values import Claim, Waiter
-from tasks.flow.context import Context
+from epd.identity import download_key, source_key
+from epd.store.fetch_steps import Download
+from epd.store.values import Waiter
 from tasks.flow.item import DecodeRun, ItemRun
 from tasks.flow.settle import join
 
 logger = logging.getLogger(__name__)
 
 
-def join_or_lead(run: ItemRun) -> bool:
-    """Claim the download of an item's URL. False: another item is the leader and serves this one too."""
-    answer = run.context.store.flights.claim(_download_of(run), run.waiter(run.main_part))
-    return answer is not Claim.WAITING
+def download_of(run: ItemRun) -> Download | None:
+    """The download of an item, for those who share it; None if the item has no URL."""
+    url = run.item.source.url
+    if url is None:
+        return None
+    return Download(download_key(url, run.item.modality), source_key(url), run.waiter(run.main_part))
 
 
 @contextmanager
 def leading(run: ItemRun) -> Iterator[None]:
     """Renew the lease of the download while the block runs; a fault of the URL fails all waiters too."""
     try:
-        with kept_flights(run.context, [_download_of(run)]):
+        with run.context.leases.keep([_flight_of(run)]):
             yield
     except (CallerFault, SourceFault) as error:
         fail_waiters(run, error)
         raise
 
 
-def serve_waiters(run: ItemRun, digest: str) -> None:
-    """The download is done: have every waiter join the flights of its embeddings."""
+def serve_waiters(run: ItemRun, digest: str, first: Sequence[Waiter] | None = None) -> None:
+    """The download is done: have every waiter join the flights of its embeddings.
+
+    ``first`` are waiters that were taken already, if any were.
+    """
 
     def serve(waiter: ItemRun) -> bool:
         try:
@@ -56,7 +61,7 @@ def serve_waiters(run: ItemRun, digest: str) -> None:
             waiter.fail(error)
             return True
 
-    _take_waiters(run, serve)
+    _take_waiters(run, serve, first)
 
 
 def fail_waiters(run: ItemRun, error: EpdError) -> None:
@@ -74,7 +79,7 @@ def leave_download(run: ItemRun) -> None:
     if run.item.source.url is None:
         return
     flights = run.context.store.flights
-    successor = flights.withdraw(_download_of(run), run.message.job_id, run.main_part)
+    successor = flights.withdraw(_flight_of(run), run.message.job_id, run.main_part)
     if successor is not None:
         run.context.publisher.fetch([FetchMessage.from_json(successor)])
 
@@ -102,31 +107,9 @@ def waiter_message(text: str) -> FetchMessage | None:
         return None
 
 
-@contextmanager
-def kept_flights(context: Context, keys: Sequence[str]) -> Iterator[None]:
-    """Renew the leases of flights every third of a lease while the block runs."""
-    if not keys:
-        yield
-        return
-    done = threading.Event()
-    keeper = threading.Thread(target=_keep, args=(context, tuple(keys), done), name="lease", daemon=True)
-    keeper.start()
-    try:
-        yield
-    finally:
-        done.set()
-
-
-def _keep(context: Context, keys: Sequence[str], done: threading.Event) -> None:
-    while not done.wait(context.settings.flight_lease / 3):
-        try:
-            for key in keys:
-                context.store.flights.extend(key)
-        except StoreUnavailable as error:
-            logger.warning("leases not renewed: %s", error)
-
-
-def _take_waiters(run: ItemRun, serve: Callable[[ItemRun], bool]) -> None:
+def _take_waiters(
+    run: ItemRun, serve: Callable[[ItemRun], bool], first: Sequence[Waiter] | None = None
+) -> None:
     """Serve all waiters, also those that arrive during the call. Does nothing if the item is not the leader.
 
     ``serve`` returns False for an item that has to start again. Its message is published last, because it
@@ -135,15 +118,16 @@ def _take_waiters(run: ItemRun, serve: Callable[[ItemRun], bool]) -> None:
     if run.item.source.url is None:
         return
     again: list[FetchMessage] = []
-    served: list[Waiter] = []
-    take = run.context.store.flights.take_waiters
-    while served := take(_download_of(run), run.message.job_id, run.main_part, served):
+    take = partial(run.context.store.flights.take_waiters, _flight_of(run), run.message.job_id, run.main_part)
+    served = take([]) if first is None else first
+    while served:
         for message in filter(None, [waiter_message(waiter.message) for waiter in served]):
             if not serve(ItemRun(run.context, message, message.items[0])):
                 again.append(message)
+        served = take(served)
     if again:
         run.context.publisher.fetch(again)
 
 
-def _download_of(run: ItemRun) -> str:
+def _flight_of(run: ItemRun) -> str:
     return download_key(run.item.source.url or "", run.item.modality)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from epd.config import ModelConfig
+from epd.contracts.embedding import EncoderCard
 from epd.contracts.job import PartId, PartRecord, Stage
+from epd.contracts.media import Modality
 from epd.contracts.messages import Wanted
-from epd.lookup import Found, look_up, needs_of, no_audio_track, parts_of_video
+from epd.lookup import Found, Needs, look_up, needs_of, no_audio_track, parts_of_video
 from epd.store.values import Claim
 from tasks.flow.context import Context
 from tasks.flow.item import ItemRun
-
-#: Gives, for a digest, what an item needs of it and what of that is cached.
-LookUp = Callable[[str], Found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,35 +24,44 @@ class Settled:
     joined: int = 0
 
 
-def look_up_of(run: ItemRun, open_parts: frozenset[PartId]) -> LookUp:
-    """The look-up of a digest for the parts that are open.
+@dataclass(frozen=True, slots=True)
+class ItemLookUp:
+    """What an item needs, given the digest of its bytes, and what of that is cached."""
 
-    Raises:
-        UnknownModel, EncoderNotReady: at once, before anything is looked up.
-    """
-    look_up_all = look_up_of_all(run)
+    run: ItemRun
+    model: ModelConfig
+    cards: Mapping[Modality, EncoderCard]
 
-    def look_up_open(digest: str) -> Found:
-        found = look_up_all(digest)
-        has_audio = run.context.store.sources.has_audio(digest) if found.undecided else None
+    @classmethod
+    def of(cls, run: ItemRun) -> ItemLookUp:
+        """The look-up of an item.
+
+        Raises:
+            UnknownModel, EncoderNotReady: at once, before anything is looked up.
+        """
+        _, model = run.context.config.model(run.message.model)
+        own = cls(run, model, run.context.cards.of(run.message.model, model))
+        own.needs("")
+        return own
+
+    def needs(self, digest: str) -> Needs:
+        """The embeddings that the item needs. Makes no call."""
+        return needs_of(self.run.item, digest, model=self.model, cards=self.cards)
+
+    def found(self, digest: str) -> Found:
+        """What is cached and what is missing of every part that the item may have."""
+        asked = [(self.run.item, digest)]
+        return look_up(
+            asked, model=self.model, cards=self.cards, embeddings=self.run.context.store.embeddings
+        )[0]
+
+    def found_open(self, digest: str, open_parts: frozenset[PartId]) -> Found:
+        """The same of its open parts, with what is known of a video's audio."""
+        found = self.found(digest)
+        has_audio = self.run.context.store.sources.has_audio(digest) if found.undecided else None
         if has_audio is not None:
             found = parts_of_video(found, has_audio=has_audio)
         return without_final_parts(found, open_parts)
-
-    return look_up_open
-
-
-def look_up_of_all(run: ItemRun) -> LookUp:
-    """The look-up of a digest for every part that the item may have; raises as ``look_up_of``."""
-    context, item = run.context, run.item
-    _, model = context.config.model(run.message.model)
-    cards = context.cards.of(run.message.model, model)
-    needs_of(item, "", model=model, cards=cards)
-
-    def look_up_digest(digest: str) -> Found:
-        return look_up([(item, digest)], model=model, cards=cards, embeddings=context.store.embeddings)[0]
-
-    return look_up_digest
 
 
 def without_final_parts(found: Found, open_parts: frozenset[PartId]) -> Found:
@@ -105,4 +114,4 @@ def join(run: ItemRun, digest: str) -> bool:
     open_parts = run.open_parts(Stage.FETCH)
     if not open_parts:
         return True
-    return not settle(run, look_up_of(run, open_parts)(digest)).owned
+    return not settle(run, ItemLookUp.of(run).found_open(digest, open_parts)).owned

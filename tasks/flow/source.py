@@ -6,13 +6,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from epd.contracts.errors import NotFound
-from epd.contracts.media import NOMINAL_BYTES, BlobRef
+from epd.contracts.job import PartId
+from epd.contracts.media import NOMINAL_BYTES, BlobRef, Modality
 from epd.identity import source_key
 from epd.lookup import Found, is_fresh
+from epd.store.fetch_steps import Arrived, Download
 from epd.store.values import BlobKind, SourceMemo
 from tasks.flow.flights import leading
 from tasks.flow.item import FetchRun
-from tasks.flow.settle import LookUp, needs_no_bytes
+from tasks.flow.settle import ItemLookUp, needs_no_bytes
 from workers.fetch.download import Downloaded, Validators, download
 from workers.limits import fetch_limits
 
@@ -26,21 +28,29 @@ SAME_FLIGHT = 10.0
 class Resolved:
     """An item whose digest is known. ``blob`` holds its bytes; None if they are not needed.
 
-    ``asked`` says whether the server was asked; it answered with a body or with 304.
+    ``asked`` says whether the server was asked; it answered with a body or with 304. ``arrived`` is set where
+    the item's only embedding was claimed with the download.
     """
 
     found: Found
     blob: BlobRef | None
     asked: bool = False
+    arrived: Arrived | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ItemSource:
-    """Where an item's bytes come from. ``leads`` says whether others may wait for its download."""
+    """Where an item's bytes come from.
+
+    ``shared`` is its download where others may wait for it; then this item leads. ``memo`` is what was known
+    of the URL when the fetch began.
+    """
 
     run: FetchRun
-    look_up: LookUp
-    leads: bool
+    look_up: ItemLookUp
+    open_parts: frozenset[PartId]
+    shared: Download | None
+    memo: SourceMemo | None
 
     def resolve(self) -> Resolved:
         """Find the item's digest, downloading no more than is needed to serve it.
@@ -54,30 +64,31 @@ class ItemSource:
 
     def download(self) -> Resolved:
         """Download the item's URL whatever is known of it; raises as ``resolve``."""
+        memo = self.run.context.store.sources.get(source_key(self._url))
         with self._leading():
-            return self._download_body(self._memo())
+            return self._download_body(memo)
 
     def _leading(self) -> AbstractContextManager[None]:
-        return leading(self.run) if self.leads else nullcontext()
+        return nullcontext() if self.shared is None else leading(self.run)
+
+    def _found(self, digest: str) -> Found:
+        return self.look_up.found_open(digest, self.open_parts)
 
     def _resolve_upload(self) -> Resolved:
         media_id = self.run.item.source.media_id or ""
         blob = self.run.context.store.blobs.media(media_id)
         if blob is None:
             raise NotFound(f"no upload {media_id}: it was never made or has expired")
-        return Resolved(self.look_up(media_id), blob)
+        return Resolved(self._found(media_id), blob)
 
     def _resolve_url(self) -> Resolved:
-        memo = self._memo()
-        known = self.look_up(memo.digest) if memo is not None else None
+        memo = self.memo
+        known = self._found(memo.digest) if memo is not None else None
         if memo is None or known is None or not needs_no_bytes(self.run.context, known):
             return self._download_body(memo)
         if self._is_current(memo, known):
             return Resolved(known, None)
         return self._revalidate(memo, known)
-
-    def _memo(self) -> SourceMemo | None:
-        return self.run.context.store.sources.get(source_key(self._url))
 
     @property
     def _url(self) -> str:
@@ -99,19 +110,21 @@ class ItemSource:
         validators = Validators(
             answered_by=memo.answered_by, etag=memo.etag, last_modified=memo.last_modified
         )
-        downloaded, blob = self._download(memo, validators)
-        if downloaded.not_modified:
-            return Resolved(known, None, asked=True)
-        return Resolved(self.look_up(downloaded.digest), blob, asked=True)
+        downloaded, blob, started = self._download(memo, validators)
+        if not downloaded.not_modified:
+            return self._arrive(_memo_of(downloaded, started), blob)
+        self.run.context.store.blobs.free(blob)
+        self._note(_confirmed(memo, downloaded, started))
+        return Resolved(known, None, asked=True)
 
     def _download_body(self, memo: SourceMemo | None) -> Resolved:
-        downloaded, blob = self._download(memo)
-        return Resolved(self.look_up(downloaded.digest), blob, asked=True)
+        downloaded, blob, started = self._download(memo)
+        return self._arrive(_memo_of(downloaded, started), blob)
 
     def _download(
         self, memo: SourceMemo | None, validators: Validators | None = None
-    ) -> tuple[Downloaded, BlobRef | None]:
-        """Download into a new source blob and store a memo of the URL; a 304 leaves no blob.
+    ) -> tuple[Downloaded, BlobRef, float]:
+        """Download into a new source blob, which is empty after a 304. Returns also when the request began.
 
         Space is reserved for an estimated size before the request, and for the stated length before the
         first byte is read.
@@ -122,13 +135,29 @@ class ItemSource:
         with context.store.blobs.create(BlobKind.SOURCE, reserve) as (name, file):
             limits = replace(fetch_limits(context.settings, item.modality), hold=context.hold_for(name))
             downloaded = download(self._url, into=file, limits=limits, validators=validators)
-        blob = BlobRef(name=name, nbytes=downloaded.nbytes)
-        if downloaded.not_modified and memo is not None:
-            context.store.blobs.free(blob)
-            context.store.sources.put(source_key(self._url), _confirmed(memo, downloaded, started))
-            return downloaded, None
-        context.store.sources.put(source_key(self._url), _memo_of(downloaded, started))
-        return downloaded, blob
+        return downloaded, BlobRef(name=name, nbytes=downloaded.nbytes), started
+
+    def _arrive(self, memo: SourceMemo, blob: BlobRef) -> Resolved:
+        """Note the download. Where the item has one part, its embedding is claimed in the same round trip.
+
+        The bytes are removed if that fails.
+        """
+        try:
+            if self.shared is None or self.run.item.modality is Modality.VIDEO:
+                self._note(memo)
+                return Resolved(self._found(memo.digest), blob, asked=True)
+            wanted = self.look_up.needs(memo.digest).main
+            arrived = self.run.context.store.fetch_steps.arrive(
+                self.shared, memo, wanted.key, self.shared.waiter
+            )
+            found = Found(self.run.item, memo.digest, {}, main=wanted, audio=None)
+            return Resolved(found, blob, asked=True, arrived=arrived)
+        except BaseException:
+            self.run.context.store.blobs.free(blob)
+            raise
+
+    def _note(self, memo: SourceMemo) -> None:
+        self.run.context.store.sources.put(source_key(self._url), memo)
 
 
 def _memo_of(downloaded: Downloaded, started: float) -> SourceMemo:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from billiard.exceptions import SoftTimeLimitExceeded
-
 from epd.contracts.embedding import AudioRules, AudioTrackInfo, EncoderCard, VideoRules
 from epd.contracts.errors import (
     BlobMissing,
@@ -23,10 +21,12 @@ from epd.contracts.messages import EncodeMessage, Wanted
 from epd.identity import encoder_identity
 from epd.store.values import BlobKind
 from tasks.flow.context import Context
-from tasks.flow.flights import kept_flights
 from tasks.flow.item import DecodeRun
-from workers.decode.decode import audio_track, decode
+from workers.decode.children import DecodeChildren
 from workers.limits import decode_limits
+
+#: Seconds for opening, reading and writing files, in addition to the decode timeout.
+DECODE_SLACK = 15.0
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,8 @@ def audio_track_of(context: Context, path: Path) -> AudioTrackInfo:
     Raises:
         CallerFault: the file is not media, or cannot be read.
     """
-    track = audio_track(path, limits=decode_limits(context.settings))
+    limits = decode_limits(context.settings)
+    track = _decoder(context).audio_track(path, limits=limits, timeout=_longest(context))
     if track is None:
         return AudioTrackInfo(present=False)
     return AudioTrackInfo(present=True, seconds=track.duration)
@@ -58,10 +59,9 @@ def make_tracks(run: DecodeRun, path: Path, owned: Sequence[Wanted], audio: Audi
     """
     made: list[EncodeMessage] = []
     try:
-        with kept_flights(run.context, [each.key for each in owned]):
-            for wanted in owned:
-                encode = _track(run, path, wanted, audio)
-                made += [] if encode is None else [encode]
+        for wanted in owned:
+            encode = _track(run, path, wanted, audio)
+            made += [] if encode is None else [encode]
         run.context.publisher.encode(made)
     except BaseException:
         for encode in made:
@@ -82,7 +82,7 @@ def _track(run: DecodeRun, path: Path, wanted: Wanted, audio: AudioTrackInfo | N
     """Decode one track to its encode message; None if it failed."""
     try:
         raw = _decode(run, path, wanted)
-    except (StoreUnavailable, BlobSpaceFull, SoftTimeLimitExceeded, *STALE):
+    except (StoreUnavailable, BlobSpaceFull, *STALE):
         raise
     except Exception as error:
         if not path.exists():
@@ -120,15 +120,27 @@ def _decode(run: DecodeRun, path: Path, wanted: Wanted) -> RawImage | RawFrames 
     """
     context, card = run.context, _card_of(run.context, wanted)
     with context.store.blobs.create(BlobKind.RAW) as (name, file):
-        raw = decode(
+        raw = _decoder(context).decode(
             path,
             modality=wanted.track,
             options=run.item.options,
             rules=_rules(card, wanted.track),
             limits=replace(decode_limits(context.settings), hold=context.hold_for(name)),
             out=Path(file.name),
+            timeout=_longest(context),
         )
     return raw.model_copy(update={"blob": BlobRef(name=name, nbytes=raw.blob.nbytes)})
+
+
+def _decoder(context: Context) -> DecodeChildren:
+    if context.decoder is None:
+        raise Internal("this process does not decode")
+    return context.decoder
+
+
+def _longest(context: Context) -> float:
+    """Seconds after which a decode is given up: its runs of ffmpeg, and some for reading and writing."""
+    return context.settings.decode_timeout + DECODE_SLACK
 
 
 def _card_of(context: Context, wanted: Wanted) -> EncoderCard:

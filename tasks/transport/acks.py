@@ -39,12 +39,15 @@ class TransportQoS(virtual.QoS):
     def __init__(self, channel: Any, prefetch_count: int = 0) -> None:
         super().__init__(channel, prefetch_count)
         self._quarantined: dict[str, int] = {}
+        self._less_urgent: set[str] = set()
 
     def append(self, message: Any, delivery_tag: str) -> None:
         """Note a delivered message."""
         deliveries = int((message.headers or {}).get(keys.DELIVERIES, 0))
         if deliveries:
             self._quarantined[delivery_tag] = deliveries
+        if (message.properties or {}).get("priority"):
+            self._less_urgent.add(delivery_tag)
         super().append(message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
@@ -79,12 +82,17 @@ class TransportQoS(virtual.QoS):
         """Delivery counts of the quarantined messages that this channel holds (see ``ledger``)."""
         return list(self._quarantined.values())
 
+    def less_urgent(self) -> int:
+        """How many messages this channel holds that are not of the most urgent priority, step 0."""
+        return len(self._less_urgent)
+
     def restore_unacked(self) -> None:
         """Give back all messages that this channel holds."""
         self._flush()
         receipts = [int(tag) for tag in self._delivered]
         self._delivered.clear()
         self._quarantined.clear()
+        self._less_urgent.clear()
         if self.session is not None:
             self.session.ledger.flush()
             self.session.ledger.give_back(receipts, crashed=False)
@@ -96,12 +104,14 @@ class TransportQoS(virtual.QoS):
             self.session.retire()
         self._delivered.clear()
         self._quarantined.clear()
+        self._less_urgent.clear()
 
     def restore_visible(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing: reclaimers give back what dead workers held, and no message becomes visible by age."""
 
     def _forget(self, delivery_tag: str) -> None:
         self._quarantined.pop(delivery_tag, None)
+        self._less_urgent.discard(delivery_tag)
         super().ack(delivery_tag)
 
     def _flush_soon(self) -> None:

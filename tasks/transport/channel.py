@@ -31,6 +31,10 @@ logger = logging.getLogger(__name__)
 #: worker takes it next to them, since one of them may never end: a run at risk is better than none.
 SOLO_WAIT_SECONDS = 5.0
 
+#: The share of the prefetch that messages of less urgent priorities may fill. So an urgent one never waits
+#: behind a worker that is full of them.
+LESS_URGENT_SHARE = 0.75
+
 #: Most pops in one tick of the event loop; acks are sent between two ticks.
 POPS_PER_TICK = 3
 
@@ -198,6 +202,9 @@ class Channel(QueueChannel):
     def _pop(self, queues: list[str], *, limit: int) -> list[tuple[PoppedMessage, str]]:
         """Pop up to ``limit`` messages of ``queues`` into the unacked hash; returns pairs (message, lane)."""
         order = lane_order(queues, self.priority_steps, turn=self._turn)
+        most = self.qos.prefetch_count * LESS_URGENT_SHARE
+        left = [pair for pair in order if pair[1] > 0] if 0 < most <= self.qos.less_urgent() else []
+        order = [pair for pair in order if pair not in left]
         lanes = [str(self._q_for_pri(queue, step)) for queue, step in order]
         quarantined = self.qos.quarantined()
         if limit < 1 or any(count >= self.max_deliveries - 1 for count in quarantined):
@@ -210,6 +217,8 @@ class Channel(QueueChannel):
             quarantine_room=max(0, QUARANTINE_LIMIT - len(quarantined)),
             take_solo=self._may_take_solo(),
         )
+        if left:
+            self.session.ledger.ring_after_ack(str(self._q_for_pri(*left[0])))
         since = self._solo_waiting_since or time.monotonic()
         self._solo_waiting_since = since if result.solo_waiting else None
         return [(message, lanes[message.lane]) for message in result.messages]

@@ -21,16 +21,13 @@ from epd.processes import PeriodicThread
 from epd.store.values import Heartbeat
 from epd.telemetry.heartbeat import HeartbeatThread
 from tasks.flow.context import Context
-from tasks.process import TOTALS, process_context
+from tasks.process import TOTALS, open_work, process_context, process_work
 from tasks.queues import DECODE, FETCH, consumed_kinds
 from tasks.worker.background import MoverThread, ReaperThread, process_reaper
-from tasks.worker.shutdown import bound_child_exit, stop_cold_between_ticks
+from tasks.worker.prefetch import PrefetchThread
+from tasks.worker.shutdown import stop_cold_between_ticks
 
 logger = logging.getLogger(__name__)
-
-#: Seconds between two checks for dead children. Celery notices most of them at once, but not a child that had
-#: closed its files just before it died; Celery's own check is every 5 s.
-CHILD_CHECK = 1.0
 
 _running: list[PeriodicThread] = []
 
@@ -42,7 +39,7 @@ def cpu_kinds(app: Any) -> list[str]:
 
 @worker_init.connect
 def load_work(sender: Any, **_: Any) -> None:
-    """Import the work before the pool forks, so that children share its memory and start at once.
+    """Import the work and start the children before the first message.
 
     Raises:
         SystemExit: a setting or the config file is wrong. After any other exception of a signal handler
@@ -51,15 +48,11 @@ def load_work(sender: Any, **_: Any) -> None:
     kinds = cpu_kinds(sender.app)
     try:
         if kinds:
-            process_context()
+            open_work(decodes=DECODE in kinds)
     except SettingsError as error:
         raise SystemExit(f"epd: {error}") from error
-    if FETCH in kinds:
-        import tasks.flow.fetch
-    if DECODE in kinds:
-        import tasks.flow.decode  # noqa: F401
-
-        bound_child_exit()
+    if kinds:
+        import tasks.flow.fetch  # noqa: F401
 
 
 @worker_ready.connect
@@ -76,8 +69,8 @@ def start(sender: Any, **_: Any) -> None:
         _run(_heartbeat_thread(context, sender.hostname, kind, first=index == 0))
     if kinds and sender.hub is not None and threading.current_thread() is threading.main_thread():
         stop_cold_between_ticks(sender)
-    if DECODE in kinds and sender.hub is not None:
-        sender.hub.call_repeatedly(CHILD_CHECK, sender.pool.maintain_pool)
+    if kinds:
+        _run(PrefetchThread(sender, process_work(), fetches=FETCH in kinds))
     if context is not None and FETCH in kinds:
         _run(ReaperThread(process_reaper(context), context))
         if context.settings.l2_dir is not None:

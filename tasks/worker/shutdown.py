@@ -16,10 +16,7 @@ import threading
 import time
 from typing import Any
 
-import billiard.pool
 import psutil
-from celery.apps.worker import on_cold_shutdown
-from celery.concurrency.prefork import TaskPool
 from celery.worker import state
 
 logger = logging.getLogger(__name__)
@@ -29,11 +26,6 @@ COLD_STOP = 1
 
 #: Seconds after which the process ends whatever it is doing; other workers then give its messages back.
 LIMIT_S = 8.0
-
-#: How often, every 0.1 s, an ending child checks whether its last result was read; billiard's default is 300.
-#: At a stop Celery forgets the job that a child just received, reads nothing more from that child and joins
-#: it, so the child would wait 30 s for nothing. By then its message was given back: the result is not needed.
-EXIT_CHECKS = 20
 
 
 def stop_cold_between_ticks(consumer: Any, limit: float = LIMIT_S) -> None:
@@ -63,10 +55,9 @@ def stop_cold_between_ticks(consumer: Any, limit: float = LIMIT_S) -> None:
 
 
 def _end(consumer: Any) -> None:
-    """Stop as Celery does where there are children to end. The next tick of the loop ends the worker."""
+    """Ack nothing more. The next tick of the loop ends the worker."""
     try:
-        if isinstance(consumer.pool, TaskPool):
-            on_cold_shutdown(consumer.controller)
+        consumer.pool.terminate()
     except Exception:
         logger.exception("the pool did not stop cleanly")
     finally:
@@ -83,8 +74,3 @@ def _backstop(asked: threading.Event, limit: float) -> None:
         with contextlib.suppress(psutil.Error):
             child.kill()
     os._exit(COLD_STOP)
-
-
-def bound_child_exit() -> None:
-    """Let children that are forked from now on wait at most 2 s for that. Billiard has no setting for it."""
-    billiard.pool.GUARANTEE_MESSAGE_CONSUMPTION_RETRY_LIMIT = EXIT_CHECKS

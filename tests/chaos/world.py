@@ -105,14 +105,15 @@ class World:
             data_dir=self.folder / "stack",
             broker_url=self.broker.url(0),
             store_url=self.store.url(0),
-            fetch_threads=8,
+            downloads=8,
+            split=True,
             decode_processes=2,
             gpu_workers=self.setup.gpu_workers,
             overrides=own,
         )
 
     def _second_fetch(self) -> Child:
-        argv = [sys.executable, "-m", "celery", "-A", "tasks", "worker", "-Q", "fetch", "-P", "threads"]
+        argv = [sys.executable, "-m", "celery", "-A", "tasks", "worker", "-Q", "fetch"]
         spec = Spec(SECOND_FETCH, [*argv, "-c", "8", "-n", f"{SECOND_FETCH}@%h"], stop_order=2)
         child = Child(spec, self.folder / "fetch2.log", child_environment(self.stack.settings))
         child.start()

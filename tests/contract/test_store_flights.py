@@ -249,7 +249,7 @@ def test_an_extended_lease_is_not_orphaned(make_store: MakeStore) -> None:
     store.flights.claim(KEY, waiter_of(first))
     end = time.monotonic() + 1.5
     while time.monotonic() < end:
-        store.flights.extend(KEY)
+        store.flights.extend([KEY])
         assert store.flights.orphans() == []
         assert store.flights.claim(KEY, waiter_of(second)) is Claim.WAITING
         time.sleep(0.05)

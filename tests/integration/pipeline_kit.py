@@ -126,7 +126,7 @@ class Line(ProcessLine):
 
     def start_both(self, *, fetch: int, decode: int, **environment: str) -> None:
         """One fetch worker of so many threads and one decode worker of so many children; both are up then."""
-        self.start("-Q", "fetch", "-P", "threads", "-c", str(fetch), "-n", "fetch@%h", **environment)
+        self.start("-Q", "fetch", "-c", str(fetch), "-n", "fetch@%h", **environment)
         self.start("-Q", "decode", "-c", str(decode), "-n", "decode@%h", **environment)
         wait_until(lambda: self.alive("fetch", "decode"), within=40, what="workers up")
         self.announce()

@@ -139,7 +139,7 @@ def test_plain_worker_takes_both_queues_and_waits_for_encoders(tmp_path: Path, s
     broker.start()
     own = Line(broker, tmp_path)
     try:
-        process = own.start("-P", "threads", "-c", "2", "-n", "plain@%h")
+        process = own.start("-c", "2", "-n", "plain@%h")
         wait_until(lambda: own.alive("fetch", "decode"), within=40, what="worker up")
         site.pages["/early.png"] = png((3, 2, 1))
         job = own.submit((IMAGE, site.url + "/early.png"))

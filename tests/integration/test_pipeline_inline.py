@@ -28,7 +28,7 @@ from tests.integration.transport_kit import wait_until
 
 LIMIT = 4 << 20
 COUNT = 40
-FETCH = ("-Q", "fetch", "-P", "threads", "-c", "4")
+FETCH = ("-Q", "fetch", "-c", "4")
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def line(tmp_path: Path) -> Iterator[Line]:
     with opened(Line, tmp_path) as made:
         made.environment |= tiers
         for number in (1, 2):
-            made.start("-Q", "fetch", "-P", "threads", "-c", "1", "-n", f"fetch{number}@%h")
+            made.start("-Q", "fetch", "-c", "1", "-n", f"fetch{number}@%h")
         wait_until(lambda: len(made.store.heartbeats.alive()) == 2, within=60, what="workers up")
         yield made
 

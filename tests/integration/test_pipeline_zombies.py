@@ -22,7 +22,7 @@ from tests.integration.pipeline_kit import Line, Site, png, served
 from tests.integration.transport_kit import wait_until
 
 IMAGE = Modality.IMAGE
-FETCH = ("-Q", "fetch", "-P", "threads", "-c", "2")
+FETCH = ("-Q", "fetch", "-c", "2")
 
 
 @pytest.fixture

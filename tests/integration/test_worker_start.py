@@ -12,7 +12,7 @@ import redis
 from epd.settings import child_environment
 
 ROOT = Path(__file__).parents[2]
-WORKERS = {"fetch": ["-P", "threads", "-c", "1"], "decode": ["-c", "1"]}
+WORKERS = {"fetch": ["-c", "1"], "decode": ["-c", "1"]}
 
 
 @pytest.mark.parametrize("queue", WORKERS)

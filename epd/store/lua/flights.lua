@@ -30,25 +30,33 @@ local function wanted_message(key)
 end
 
 --@script claim
--- Asks for what a flight makes. The same part may claim again.
--- KEYS: none. ARGV: flight key, job, part, message, lease in ms.
--- Reads EMB..key and the TTL of JOB..job; writes the flight and CACHE_TOTALS.
--- Result: "hit" if the embedding exists, "owned" if the part leads the flight, else "waiting".
+-- Asks for what flights make. The same part may claim again.
+-- KEYS: none. ARGV: lease in ms, then for each claim: flight key, job, part, message.
+-- Reads EMB..key and the TTL of JOB..job; writes the flights and CACHE_TOTALS.
+-- Result: for each claim "hit" if the embedding exists, "owned" if the part leads the flight, else "waiting".
 --@use clock
-local key, job_id, part, message, lease = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-if redis.call('EXISTS', EMB .. key) == 1 then return 'hit' end
-local waiter, flight = job_id .. '/' .. part, FLIGHT .. key
-local waiters = flight .. WAITERS_SUFFIX
--- A new waiter is a miss. One that claims again was counted before.
-if redis.call('HSET', waiters, waiter, message) == 1 then redis.call('HINCRBY', CACHE_TOTALS, 'misses', 1) end
--- The waiters live as long as the longest of their jobs, and two leases where no job is known.
-local life = math.max(redis.call('PTTL', JOB .. job_id), redis.call('PTTL', waiters), 2 * lease)
-redis.call('PEXPIRE', waiters, life)
-local leader = redis.call('GET', flight)
-if leader and leader ~= waiter then return 'waiting' end
-redis.call('SET', flight, waiter, 'PX', lease)
-redis.call('ZADD', FLIGHTS, now_ms() + lease, key)
-return 'owned'
+local lease = tonumber(ARGV[1])
+local ends = now_ms() + lease
+
+local function claim(key, job_id, part, message)
+  if redis.call('EXISTS', EMB .. key) == 1 then return 'hit' end
+  local waiter, flight = job_id .. '/' .. part, FLIGHT .. key
+  local waiters = flight .. WAITERS_SUFFIX
+  -- A new waiter is a miss. One that claims again was counted before.
+  if redis.call('HSET', waiters, waiter, message) == 1 then redis.call('HINCRBY', CACHE_TOTALS, 'misses', 1) end
+  -- The waiters live as long as the longest of their jobs, and two leases where no job is known.
+  local life = math.max(redis.call('PTTL', JOB .. job_id), redis.call('PTTL', waiters), 2 * lease)
+  redis.call('PEXPIRE', waiters, life)
+  local leader = redis.call('GET', flight)
+  if leader and leader ~= waiter then return 'waiting' end
+  redis.call('SET', flight, waiter, 'PX', lease)
+  redis.call('ZADD', FLIGHTS, ends, key)
+  return 'owned'
+end
+
+local answers = {}
+for at = 2, #ARGV, 4 do answers[#answers + 1] = claim(unpack(ARGV, at, at + 3)) end
+return answers
 
 --@script extend
 -- Renews the lease of a flight, unless it has ended.

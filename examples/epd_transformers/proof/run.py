@@ -53,7 +53,7 @@ def prove(folder: Path, weights: Path, cases: Sequence[Case]) -> Iterator[Proof]
     options = StackOptions(
         config=_write_config(folder, checkpoints),
         data_dir=folder / "stack",
-        fetch_threads=4,
+        downloads=4,
         decode_processes=1,
         overrides={"EPD_TORCH_THREADS": "1"},
     )

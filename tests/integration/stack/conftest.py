@@ -114,7 +114,8 @@ def _stack(config: Path, folder: Path, broker_url: str | None) -> Stack:
         config=config,
         data_dir=folder,
         flower_port=0,
-        fetch_threads=8,
+        downloads=8,
+        split=True,
         broker_url=broker_url,
         overrides={"EPD_TORCH_THREADS": "1"},
     )

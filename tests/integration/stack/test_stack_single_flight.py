@@ -142,7 +142,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, checkpoints: Path) -> Iterat
     config.write_text(_CONFIG.format(made=checkpoints, ear=tiny_folder("whisper", folder)), encoding="utf-8")
     own = {"EPD_FETCH_ALLOW_HOSTS": "127.0.0.1", "EPD_TORCH_THREADS": "1", "EPD_FETCH_RETRIES": "0"}
     own |= {"EPD_FETCH_READ_TIMEOUT": "60", "EPD_FETCH_TOTAL_TIMEOUT": "100"}
-    options = StackOptions(config=config, data_dir=folder, fetch_threads=4, overrides=own)
+    options = StackOptions(config=config, data_dir=folder, downloads=4, split=True, overrides=own)
     with served() as site, Stack(options) as stack:
         stack.wait_ready()
         ports = [free_port(), free_port()]
@@ -151,7 +151,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, checkpoints: Path) -> Iterat
             for port in ports
         ]
         celery = [sys.executable, "-m", "celery", "-A", "tasks", "worker"]
-        commands.append([*celery, "-Q", "fetch", "-P", "threads", "-c", "4", "-n", "fetch2@%h"])
+        commands.append([*celery, "-Q", "fetch", "-c", "4", "-n", "fetch2@%h"])
         environment = child_environment(stack.settings)
         with (folder / "more.log").open("wb") as log:
             more = [

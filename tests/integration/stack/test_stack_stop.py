@@ -65,7 +65,8 @@ def test_a_stack_stops_under_load_and_its_work_is_ended_by_the_next(
     options = StackOptions(
         config=config,
         data_dir=tmp_path,
-        fetch_threads=4,
+        downloads=4,
+        split=True,
         overrides={"EPD_FETCH_ALLOW_HOSTS": "127.0.0.1", "EPD_TORCH_THREADS": "1"},
     )
     with photo_server() as url:

@@ -8,10 +8,9 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from PIL import Image
@@ -35,9 +34,14 @@ from epd.settings import Settings
 from epd.store.values import BlobKind, Completed
 from tasks.flow.context import Context
 from tasks.flow.decode import decode_item
+from tasks.flow.fair_executor import FairExecutor
 from tasks.flow.fetch import fetch_chunk
+from tasks.flow.work import Work
 from tests.store_kit import Stores
+from workers.decode.decode import audio_track, decode
 from workers.decode.ffmpeg import ffmpeg_binary
+from workers.decode.probe import AudioTrack
+from workers.limits import DecodeLimits
 
 CONFIG = Config.model_validate(
     {
@@ -122,6 +126,16 @@ class Outbox:
         self.countdowns += [countdown] * len(messages)
 
 
+class InlineDecoder:
+    """Decodes in this process, without the time limit."""
+
+    def decode(self, path: Path, *, timeout: float, **how: Any) -> Any:
+        return decode(path, **how)
+
+    def audio_track(self, path: Path, *, limits: DecodeLimits, timeout: float) -> AudioTrack | None:
+        return audio_track(path, limits=limits)
+
+
 class Bench:
     """What fetch and decode processes work with. ``now`` is their clock."""
 
@@ -133,7 +147,10 @@ class Bench:
             fetch_allow_hosts=("127.0.0.1",), fetch_retries=0, **settings,
         )  # fmt: skip
         self.store = stores.open(self.settings)
-        self.context = Context(self.settings, CONFIG, self.store, self.outbox, lambda: self.now)
+        self.decoder = InlineDecoder()
+        self.context = Context(
+            self.settings, CONFIG, self.store, self.outbox, lambda: self.now, cast(Any, self.decoder)
+        )
         self.store.cards.announce(EYE)
         self.store.cards.announce(EAR)
 
@@ -167,8 +184,11 @@ class Bench:
         )  # fmt: skip
 
     def fetch(self, message: FetchMessage) -> dict[str, float]:
-        with ThreadPoolExecutor(4) as executor:
-            return fetch_chunk(self.context, message, executor)
+        downloads = FairExecutor("download", 4)
+        try:
+            return fetch_chunk(self.context, message, Work(self.context, downloads))
+        finally:
+            downloads.close()
 
     def fetched(self, message: FetchMessage) -> DecodeMessage:
         """Fetch an item that nobody else makes; its decode message."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from billiard.exceptions import SoftTimeLimitExceeded
 
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.job import PartRecord, State
 from epd.contracts.media import BlobRef, Modality, RawImage
 from epd.contracts.messages import MAX_ATTEMPTS
 from epd.store.values import BlobKind
+from tasks.flow.decode import CLAIM_LIFE, decode_item
+from tasks.flow.fair_executor import FairExecutor
+from tasks.flow.work import Work
 from tests.unit.tasks.flow_kit import EYE, Bench, MakeBench, png
 
 IMAGE, VIDEO, AUDIO = Modality.IMAGE, Modality.VIDEO, Modality.AUDIO
@@ -146,17 +149,6 @@ def test_broker_that_is_down_leaves_no_raw_file(bench: Bench) -> None:
     assert len(bench.outbox.encodes) == 1
 
 
-def test_soft_limit_comes_through(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def hang(*_: object, **__: object) -> None:
-        raise SoftTimeLimitExceeded
-
-    monkeypatch.setattr("tasks.flow.tracks.decode", hang)
-    decode = bench.fetched(bench.job((IMAGE, bench.upload(png()))))
-    with pytest.raises(SoftTimeLimitExceeded):
-        bench.decode(decode)
-    assert bench.files("r") == []
-
-
 def test_full_blob_space_postpones_until_the_deadline(make_bench: MakeBench) -> None:
     bench = make_bench(blob_bytes=1 << 20)
     message = bench.job((IMAGE, bench.upload(png())))
@@ -176,15 +168,17 @@ def test_long_work_keeps_its_flight(make_bench: MakeBench, monkeypatch: pytest.M
     source = bench.upload(png())
     one, two = bench.job((IMAGE, source)), bench.job((IMAGE, source))
     decode = bench.fetched(one)
-    from workers.decode.decode import decode as real
+    real = bench.decoder.decode
 
-    def slow(*args: object, **kwargs: object) -> object:
+    def slow(path: Path, **how: Any) -> object:
         time.sleep(0.4)
         bench.fetch(two)
-        return real(*args, **kwargs)  # type: ignore[arg-type]
+        return real(path, **how)
 
-    monkeypatch.setattr("tasks.flow.tracks.decode", slow)
-    bench.decode(decode)
+    monkeypatch.setattr(bench.decoder, "decode", slow)
+    decodes = FairExecutor("decode", 1)
+    Work(bench.context, decodes, decodes).decode(decode).result(10)
+    decodes.close()
     assert [each.job_id for each in bench.outbox.decodes] == [one.job_id]
     assert bench.store.flights.orphans() == []
 
@@ -199,8 +193,18 @@ def test_bytes_that_go_while_they_are_decoded_go_back_to_fetch(
         path.unlink()
         raise FileNotFoundError(path)
 
-    monkeypatch.setattr("tasks.flow.tracks.decode", lose)
+    monkeypatch.setattr(bench.decoder, "decode", lose)
     bench.decode(decode)
     assert bench.part(message, "0.image").state is State.RUNNING
     assert bench.outbox.fetches[-1].job_id == message.job_id
     assert bench.files("r") == []
+
+
+def test_item_that_was_claimed_here_is_decoded_without_another_look(bench: Bench) -> None:
+    message = bench.job((IMAGE, bench.upload(png())))
+    decode = bench.fetched(message)
+    bench.store.jobs.close(message.job_id, PartRecord(state=State.CANCELLED))
+    tally = decode_item(bench.context, decode, is_claimed=True)
+    assert tally["decode_items"] == 1
+    bench.now += 2 * CLAIM_LIFE
+    assert decode_item(bench.context, decode, is_claimed=True) == {"decode_dropped": 1}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from epd.contracts.job import PartId, PartRecord, State
@@ -55,14 +58,14 @@ def test_audio_is_left_alone_with_none(bench: Bench, videos: dict[str, bytes]) -
 def test_broken_audio_fails_alone(
     bench: Bench, videos: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from workers.decode.decode import decode
+    real = bench.decoder.decode
 
-    def deaf(*args: object, **kwargs: object) -> object:
-        if kwargs["modality"] is AUDIO:
+    def deaf(path: Path, **how: Any) -> object:
+        if how["modality"] is AUDIO:
             raise RuntimeError("no ear")
-        return decode(*args, **kwargs)  # type: ignore[arg-type]
+        return real(path, **how)
 
-    monkeypatch.setattr("tasks.flow.tracks.decode", deaf)
+    monkeypatch.setattr(bench.decoder, "decode", deaf)
     message = bench.job((VIDEO, bench.upload(videos["loud"])))
     bench.decode(bench.fetched(message))
     assert [encode.wanted.track for encode in bench.outbox.encodes] == [VIDEO]

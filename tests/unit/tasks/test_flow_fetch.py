@@ -171,7 +171,7 @@ def test_mixed_chunk_fails_only_its_bad_item(bench: Bench, site: Site) -> None:
         (IMAGE, site.source), (IMAGE, site.at("/gone")), (IMAGE, bench.upload(png((1, 2, 3))))
     )
     tally = bench.fetch(message)
-    assert [decode.item.index for decode in bench.outbox.decodes] == [0, 2]
+    assert sorted(decode.item.index for decode in bench.outbox.decodes) == [0, 2]
     record = bench.part(message, "1.image")
     assert record.state is State.FAILED
     assert record.error is not None

@@ -8,7 +8,8 @@ from epd.contracts.job import PartId, PartRecord, State
 from epd.contracts.media import Modality
 from epd.contracts.messages import FetchMessage
 from epd.identity import content_digest
-from tasks.flow.flights import join_or_lead
+from epd.store.values import Claim
+from tasks.flow.flights import download_of
 from tasks.flow.item import ItemRun
 from tasks.flow.source import SAME_FLIGHT
 from tests.unit.tasks.flow_kit import Bench, MakeBench, png
@@ -92,7 +93,9 @@ def test_a_leader_that_dies_is_followed_within_its_lease(make_bench: MakeBench, 
     """It died with its message, as with a lost broker: the reaper publishes the message of a waiter."""
     bench = make_bench(flight_lease=0.3)
     dead, waiters = bench.job((IMAGE, site.source)), [bench.job((IMAGE, site.source)) for _ in range(2)]
-    assert join_or_lead(ItemRun(bench.context, dead, dead.items[0]))
+    shared = download_of(ItemRun(bench.context, dead, dead.items[0]))
+    assert shared is not None
+    assert bench.store.flights.claim(shared.key, shared.waiter) is Claim.OWNED
     for waiter in waiters:
         bench.fetch(waiter)
     assert site.hits == 0

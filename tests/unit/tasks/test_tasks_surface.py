@@ -6,8 +6,7 @@ import base64
 import json
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -22,13 +21,14 @@ from epd.contracts.messages import EncodeMessage, FetchMessage
 from epd.store.values import Claim
 from epd.telemetry.counters import Count, Counters
 from tasks.celery import app
+from tasks.flow.fair_executor import FairExecutor
 from tasks.flow.item import ItemRun, pause_of
+from tasks.flow.work import Work
 from tasks.poison import fail_document
-from tasks.process import count_crash, count_result
 from tasks.publish import EXPIRY_GRACE, task_id, task_options
 from tasks.queue_depth import lanes, oldest_of
-from tasks.queues import leave_encode_out_of_the_default, refuse_encode_in_ordinary_pools
-from tasks.stages import fetch, redo_later
+from tasks.queues import leave_encode_out_of_the_default, refuse_other_pools
+from tasks.stages import counted, fetch, redo_later
 from tasks.worker.background import Reaper
 from tests.unit.tasks.flow_kit import Bench, MakeBench, png
 
@@ -55,7 +55,7 @@ def test_every_queue_has_its_own_exchange_and_key() -> None:
         assert queue.exchange.name == queue.name == queue.routing_key
 
 
-def fresh_worker(module: str = "celery.concurrency.prefork") -> SimpleNamespace:
+def fresh_worker(module: str = "tasks.worker.pool") -> SimpleNamespace:
     own = Celery("own", set_as_current=False)
     own.conf.task_queues = [Queue(name, Exchange(name), name) for name in ("fetch", "decode", "encode")]
     return SimpleNamespace(app=own, pool_cls=SimpleNamespace(__module__=module))
@@ -69,11 +69,21 @@ def test_worker_without_queues_leaves_encode_alone() -> None:
     assert set(worker.app.amqp.queues.consume_from) == {"encode"}
 
 
-def test_ordinary_pool_refuses_encode() -> None:
-    worker = fresh_worker()
-    with pytest.raises(SystemExit, match="gpu_worker"):
-        refuse_encode_in_ordinary_pools(worker)
-    refuse_encode_in_ordinary_pools(fresh_worker("gpu_worker.pool.batch_pool"))
+@pytest.mark.parametrize(
+    ("queues", "module", "refused"),
+    [
+        (["fetch", "decode"], "tasks.worker.pool", False),
+        (["fetch", "decode"], "celery.concurrency.thread", True),
+        (["decode"], "gpu_worker.pool.batch_pool", True),
+        (["encode"], "tasks.worker.pool", True),
+        (["encode"], "gpu_worker.pool.batch_pool", False),
+    ],
+)
+def test_each_queue_has_its_pool(queues: list[str], module: str, refused: bool) -> None:
+    worker = fresh_worker(module)
+    worker.app.amqp.queues.select(queues)
+    with pytest.raises(SystemExit) if refused else nullcontext():
+        refuse_other_pools(worker)
 
 
 def test_message_options(bench: Bench) -> None:
@@ -123,8 +133,8 @@ def test_poison_fails_the_waiters_too(bench: Bench) -> None:
 @pytest.fixture
 def process(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """The bench as the means of this process."""
-    monkeypatch.setattr("tasks.process.process_context", lambda: bench.context)
-    monkeypatch.setattr("tasks.process.download_executor", lambda: ThreadPoolExecutor(1))
+    work = Work(bench.context, FairExecutor("download", 1))
+    monkeypatch.setattr("tasks.process.process_work", lambda: work)
     return bench
 
 
@@ -171,15 +181,16 @@ def test_redo_publishes_or_gives_back(monkeypatch: pytest.MonkeyPatch) -> None:
         redo_later(refuse, trouble)
 
 
-def test_counters_read_what_tasks_return() -> None:
+def test_what_a_task_did_is_counted_and_a_failure_counts_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     totals = Counters()
-    count_result("{'fetch_items': 3, 'fetch_seconds': 0.5, 'nonsense': 1}", totals)
-    count_result("{'fetch_items': 1}", totals)
-    count_result("None", totals)
-    count_result("{'fetch_items': 3, ...", totals)
-    count_crash("epd.decode", totals)
-    count_crash("celery.ping", totals)
-    assert totals.snapshot() == {Count.FETCH_ITEMS: 4, Count.FETCH_SECONDS: 0.5, Count.DECODE_FAILURES: 1}
+    monkeypatch.setattr("tasks.process.TOTALS", totals)
+    with counted(Count.FETCH_FAILURES) as tally:
+        tally[Count.FETCH_ITEMS] = 3
+    with suppress(ValueError), counted(Count.DECODE_FAILURES):
+        raise ValueError
+    with suppress(Reject), counted(Count.DECODE_FAILURES):
+        raise Reject("goes back")
+    assert totals.snapshot() == {Count.FETCH_ITEMS: 3, Count.DECODE_FAILURES: 1}
 
 
 def test_backlog_is_as_old_as_its_oldest_message() -> None:
