@@ -54,15 +54,15 @@ task_reject_on_worker_lost = True
 task_acks_on_failure = True
 task_acks_on_timeout = True
 
-# events, so that Flower and ``celery events`` see workers and tasks
-worker_send_task_events = True
-task_send_sent_event = True
+# events, so that Flower and ``celery events`` see tasks; they see workers without them too
+worker_send_task_events = _settings.task_events
+task_send_sent_event = _settings.task_events
 task_track_started = True
 
 # workers: fetch and decode run in a pool of our own, encode in that of ``gpu_worker``
 worker_pool = MEDIA_POOL
 worker_concurrency = 32
-imports = ("tasks.stages", "tasks.worker.lifecycle")
+imports = ("tasks.stages", "tasks.worker.lifecycle", "tasks.worker.events")
 worker_prefetch_multiplier = 2
 worker_cancel_long_running_tasks_on_connection_loss = False
 worker_hijack_root_logger = True

@@ -115,6 +115,7 @@ class Settings(BaseSettings):
     max_queue_items: int = Field(default=10_000, ge=1)
     max_queue_bytes: int = Field(default=64 * GIB, ge=1)
     flower_port: int = Field(default=5555, ge=0, le=65535)
+    task_events: bool = True
     log_level: LogLevel = "INFO"
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ from typing import Any
 
 from epd.contracts.errors import StoreUnavailable
 from tasks.celery import app
-from tasks.publish import ENQUEUED_AT
+from tasks.envelope import ENQUEUED_AT
 from tasks.queues import PRIORITY_STEPS, QUEUES
 from tasks.transport import keys
 from tasks.transport.keys import script_text

@@ -38,8 +38,8 @@ LESS_URGENT_SHARE = 0.75
 #: Most pops in one tick of the event loop; acks are sent between two ticks.
 POPS_PER_TICK = 3
 
-#: Timeouts of the ledger's own connections, in seconds. None of its commands blocks.
-LEDGER_TIMEOUTS = {"socket_timeout": 5.0, "socket_connect_timeout": 2.0}
+#: Timeouts of the connections of ledgers and publishers, in seconds. None of their commands blocks.
+CLIENT_TIMEOUTS = {"socket_timeout": 5.0, "socket_connect_timeout": 2.0}
 
 
 class Channel(QueueChannel):
@@ -108,17 +108,20 @@ class Channel(QueueChannel):
     @cached_property
     def session(self) -> UnackedSession:
         """The session of this channel, started on first use."""
-        params = {**self._connparams(), **LEDGER_TIMEOUTS}
-        if issubclass(params["connection_class"], redis.UnixDomainSocketConnection):
-            params.pop("socket_connect_timeout")
-        client = redis.Redis(connection_pool=redis.ConnectionPool(**params))
         name = f"{socket.gethostname()}.{os.getpid()}"
-        ledger = UnackedLedger(client, name=name, max_deliveries=int(self.max_deliveries))
+        ledger = UnackedLedger(self.own_client(), name=name, max_deliveries=int(self.max_deliveries))
         session = UnackedSession(ledger, poison_hook=symbol_by_name(self.poison_hook))
         session.start()
         self.qos.session = session
         self.qos.hub = getattr(self.connection.cycle, "hub", None)
         return session
+
+    def own_client(self) -> redis.Redis:
+        """A client with short time limits, on connections of its own that outlive this channel."""
+        params = {**self._connparams(), **CLIENT_TIMEOUTS}
+        if issubclass(params["connection_class"], redis.UnixDomainSocketConnection):
+            params.pop("socket_connect_timeout")
+        return redis.Redis(connection_pool=redis.ConnectionPool(**params))
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         lanes = self._all_lanes()

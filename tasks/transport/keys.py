@@ -95,6 +95,11 @@ def script_text(name: str) -> str:
     return files("tasks.transport").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
 
 
+def fanout_topic(db: int, exchange: str, routing_key: str) -> str:
+    """The channel on which kombu publishes the messages of a fanout exchange."""
+    return f"/{db}.{exchange}/{routing_key}"
+
+
 def raise_for_first(results: list[Any]) -> None:
     """Raise the error of a pipeline's first command. A failed ring after it costs half a second at most."""
     if isinstance(results[0], Exception):

@@ -15,10 +15,10 @@ from epd.processes import PeriodicThread, log_failure
 from epd.store.cache.embeddings import Embeddings
 from epd.store.open import Store, release_inline
 from epd.telemetry.counters import Count
+from tasks.envelope import EXPIRY_GRACE
 from tasks.flow.context import Context
 from tasks.flow.flights import waiter_message
 from tasks.process import TOTALS
-from tasks.publish import EXPIRY_GRACE
 from tasks.queue_depth import oldest_queued
 
 logger = logging.getLogger(__name__)

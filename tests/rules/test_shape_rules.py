@@ -17,7 +17,14 @@ MOST_ENTRIES = 15
 #: A file below this, with one importer, belongs into that importer; so many in a hundred may stay.
 SMALL, MOST_SMALL_PERCENT = 80, 8
 #: Modules that a program or a library starts by their name.
-ENTRY_POINTS = {"api.app", "epd.cli.main", "tasks.poison", "tasks.stages", "tasks.worker.lifecycle"}
+ENTRY_POINTS = {
+    "api.app",
+    "epd.cli.main",
+    "tasks.poison",
+    "tasks.stages",
+    "tasks.worker.events",
+    "tasks.worker.lifecycle",
+}
 
 
 @cache

@@ -15,7 +15,6 @@ from celery.exceptions import Reject
 from kombu import Exchange, Queue
 
 from epd.contracts.errors import StoreUnavailable
-from epd.contracts.job import Priority
 from epd.contracts.media import Modality
 from epd.contracts.messages import EncodeMessage, FetchMessage
 from epd.store.values import Claim
@@ -25,7 +24,12 @@ from tasks.flow.fair_executor import FairExecutor
 from tasks.flow.item import ItemRun, pause_of
 from tasks.flow.work import Work
 from tasks.poison import fail_document
+<<<<<<< HEAD
 from tasks.publish import EXPIRY_GRACE, task_id, task_options
+=======
+from tasks.process import count_crash, count_result
+from tasks.publish import task_id
+>>>>>>> e6e5407 (Publishing writes the message itself and shares one push between threads; task events come in batches from every worker)
 from tasks.queue_depth import lanes, oldest_of
 from tasks.queues import leave_encode_out_of_the_default, refuse_other_pools
 from tasks.stages import counted, fetch, redo_later
@@ -48,6 +52,7 @@ def test_settings_say_json_late_acks_and_no_results() -> None:
     assert app.conf.task_ignore_result
     assert app.conf.result_backend is None
     assert app.conf.worker_send_task_events
+    assert app.conf.task_send_sent_event
 
 
 def test_every_queue_has_its_own_exchange_and_key() -> None:
@@ -86,15 +91,8 @@ def test_each_queue_has_its_pool(queues: list[str], module: str, refused: bool) 
         refuse_other_pools(worker)
 
 
-def test_message_options(bench: Bench) -> None:
+def test_task_ids_name_job_stage_item_and_attempt(bench: Bench) -> None:
     message = bench.job((IMAGE, bench.upload(png())))
-    bulk = message.model_copy(update={"priority": Priority.BULK, "trace": {"traceparent": "00-1"}})
-    options, now = task_options("fetch", bulk, message.deadline - 10), message.deadline - 10
-    assert options["priority"] > task_options("fetch", message, now)["priority"]
-    assert "expires" not in options, "Celery would drop the message and leave its bytes and flights"
-    assert task_options("encode", bulk, now)["expires"] == pytest.approx(10 + EXPIRY_GRACE)
-    assert options["headers"]["traceparent"] == "00-1"
-    assert options["root_id"] == message.job_id
     assert task_id("fetch", message).startswith(f"{message.job_id}.fetch.0.0.")
     assert task_id("fetch", message) != task_id("fetch", message)
 
