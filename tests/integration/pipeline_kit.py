@@ -23,11 +23,15 @@ import redis
 from PIL import Image
 
 from epd.contracts.embedding import AudioRules, EncoderCard, VideoRules
-from epd.contracts.job import JobRecord, PartId, PartRecord
+from epd.contracts.job import JobRecord, PartId, PartRecord, Priority
 from epd.contracts.media import Item, ItemOptions, Modality, Source
 from epd.contracts.messages import EncodeMessage, FetchMessage
 from tests.integration.line_kit import ProcessLine
 from tests.integration.transport_kit import Broker, wait_until
+
+
+#: Items of a message, as the API makes them.
+CHUNK = 4
 
 
 def png(colour: tuple[int, int, int], size: tuple[int, int] = (8, 6)) -> bytes:
@@ -45,6 +49,10 @@ def make_video(path: Path, *, audio: bool, hue: int = 0) -> bytes:
     command = [str(ffmpeg_binary()), "-nostdin", "-y", *image, *tone, "-c:v", "mpeg4", str(path)]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     return path.read_bytes()
+
+
+def _source(name: str) -> Source:
+    return Source(url=name) if "/" in name else Source(media_id=name)
 
 
 class Site(http.server.ThreadingHTTPServer):
@@ -125,9 +133,10 @@ class Line(ProcessLine):
         return self.run("celery", "-A", "tasks", "worker", *light, *flags, **environment)
 
     def start_both(self, *, fetch: int, decode: int, **environment: str) -> None:
-        """One fetch worker of so many threads and one decode worker of so many children; both are up then."""
-        self.start("-Q", "fetch", "-c", str(fetch), "-n", "fetch@%h", **environment)
-        self.start("-Q", "decode", "-c", str(decode), "-n", "decode@%h", **environment)
+        """One fetch worker of so many downloads and one decode worker of so many children; both are up then."""
+        sizes = {"EPD_FETCH_DOWNLOADS": str(fetch), "EPD_DECODE_PROCESSES": str(decode)}
+        self.start("-Q", "fetch", "-n", "fetch@%h", **sizes, **environment)
+        self.start("-Q", "decode", "-n", "decode@%h", **sizes, **environment)
         wait_until(lambda: self.alive("fetch", "decode"), within=40, what="workers up")
         self.announce()
 
@@ -136,13 +145,17 @@ class Line(ProcessLine):
         return set(kinds) <= beating
 
     def submit(
-        self, *items: tuple[Modality, str], options: ItemOptions | None = None, seconds: float = 60
+        self,
+        *items: tuple[Modality, str],
+        options: ItemOptions | None = None,
+        seconds: float = 60,
+        priority: Priority = Priority.INTERACTIVE,
     ) -> str:
-        """Write a job of URLs and publish its one chunk."""
+        """Write a job of URLs or media ids and publish its chunks of at most four items."""
         job_id, now = uuid.uuid4().hex, time.time()
         made = tuple(
-            Item(index=index, modality=kind, source=Source(url=url), options=options or ItemOptions())
-            for index, (kind, url) in enumerate(items)
+            Item(index=index, modality=kind, source=_source(source), options=options or ItemOptions())
+            for index, (kind, source) in enumerate(items)
         )
         record = JobRecord(
             job_id=job_id,
@@ -151,17 +164,21 @@ class Line(ProcessLine):
             deadline=now + seconds,
             items=made,
             ids=(None,) * len(made),
+            priority=priority,
         )
         self.store.jobs.create(record, {PartId(item.index, item.modality): PartRecord() for item in made})
-        message = FetchMessage(
-            job_id=job_id,
-            model="demo",
-            priority=record.priority,
-            deadline=record.deadline,
-            enqueued_at=now,
-            items=made,
-        )
-        self.send("fetch", [message])
+        messages = [
+            FetchMessage(
+                job_id=job_id,
+                model="demo",
+                priority=record.priority,
+                deadline=record.deadline,
+                enqueued_at=now,
+                items=made[at : at + CHUNK],
+            )
+            for at in range(0, len(made), CHUNK)
+        ]
+        self.send("fetch", messages)
         return job_id
 
     def encodes(self, job_id: str) -> list[EncodeMessage]:

@@ -7,6 +7,7 @@ Host header, TLS server name and certificate check still use the name of the URL
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import threading
 import time
@@ -57,6 +58,56 @@ class Exchange:
                     self.tap.shutdown(socket.SHUT_RDWR)
 
 
+class _Watchdog:
+    """Cuts exchanges at their deadlines, from one thread for all downloads of the process.
+
+    The thread sleeps until the earliest deadline that it knows, also when that exchange is over by then. So
+    a download wakes it only if it is due before all others, which is about once in a ``total_timeout``.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[int, Exchange] = {}
+        self._changed = threading.Condition()
+        self._wakes_at = math.inf
+        self._thread: threading.Thread | None = None
+
+    def add(self, one: Exchange) -> None:
+        """Watch an exchange until ``remove``."""
+        with self._changed:
+            self._running[id(one)] = one
+            if self._thread is None or not self._thread.is_alive():
+                self._wakes_at = math.inf
+                self._thread = threading.Thread(target=self._run, name="epd-download-deadlines", daemon=True)
+                self._thread.start()
+            if one.deadline < self._wakes_at:
+                self._wakes_at = one.deadline
+                self._changed.notify()
+
+    def remove(self, one: Exchange) -> None:
+        """Stop watching an exchange."""
+        with self._changed:
+            del self._running[id(one)]
+
+    def _run(self) -> None:
+        while True:
+            for one in self._wait_for_due():
+                one.cut()
+
+    def _wait_for_due(self) -> list[Exchange]:
+        """Sleep until the next deadline, and return what is due then."""
+        with self._changed:
+            left = self._wakes_at - time.monotonic()
+            if left > 0:
+                self._changed.wait(min(left, threading.TIMEOUT_MAX))
+            now = time.monotonic()
+            due = [one for one in self._running.values() if one.deadline <= now and not one.expired]
+            self._wakes_at = min(
+                (one.deadline for one in self._running.values() if one.deadline > now), default=math.inf
+            )
+            return due
+
+
+_watchdog = _Watchdog()
 _here = threading.local()
 
 
@@ -64,14 +115,13 @@ _here = threading.local()
 def exchange(target: Target, limits: FetchLimits, deadline: float) -> Iterator[Exchange]:
     """Make one request in this thread; its socket is shut down at ``deadline``, in monotonic seconds."""
     current = Exchange(target=target, limits=limits, deadline=deadline)
-    timer = threading.Timer(current.remaining(), current.cut)
-    timer.daemon = True
+    current.remaining()
     _here.exchange = current
-    timer.start()
+    _watchdog.add(current)
     try:
         yield current
     finally:
-        timer.cancel()
+        _watchdog.remove(current)
         _here.exchange = None
 
 
