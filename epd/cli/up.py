@@ -30,8 +30,8 @@ def up(
         Path, typer.Option(help="Folder for logs and the data of the embedded server.")
     ] = DEFAULT_DATA_DIR,
     flower: Annotated[bool, typer.Option(help="Run Flower too.")] = True,
-    downloads: Annotated[int, typer.Option(min=1)] = 32,
-    decode_processes: Annotated[int, typer.Option(min=1)] = 2,
+    downloads: Annotated[int, typer.Option(min=1, help="Downloads at once.")] = 64,
+    decode_processes: Annotated[int, typer.Option(min=1, help="Decoding processes.")] = 2,
     gpu_workers: Annotated[int, typer.Option(min=1, help="Encoder worker processes.")] = 1,
     devices: Annotated[str, typer.Option(help="auto, cpu, CUDA numbers (0,1), or cpu:2.")] = "auto",
 ) -> None:

@@ -47,7 +47,7 @@ class StackOptions:
     redis_port: int = 0
     broker_url: str | None = None
     store_url: str | None = None
-    downloads: int = 32
+    downloads: int = 64
     decode_processes: int = 2
     split: bool = False
     gpu_workers: int = 1

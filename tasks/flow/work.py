@@ -15,6 +15,10 @@ from tasks.flow.fair_executor import Bounds, FairExecutor, Turn
 from workers.decode.children import DecodeChildren
 
 
+#: The shares of the downloads that one job and one host may fill.
+JOB_SHARE, HOST_SHARE = 0.25, 0.5
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """The threads of this process. Without ``decodes``, items go to the workers that consume ``decode``."""
@@ -63,8 +67,9 @@ class Work:
 def start_work(context: Context, *, decodes: bool) -> Work:
     """Make the threads of a process, and the decoding children of one that decodes."""
     own = context.settings
-    bounds = Bounds(own.fetch_job_downloads, own.fetch_host_downloads)
-    downloads = FairExecutor("download", own.fetch_downloads, bounds)
+    most = own.fetch_downloads
+    bounds = Bounds(per_job=max(1, int(most * JOB_SHARE)), per_host=max(1, int(most * HOST_SHARE)))
+    downloads = FairExecutor("download", most, bounds)
     if not decodes:
         return Work(context, downloads)
     children = DecodeChildren(own.decode_processes or os.cpu_count() or 1, tries=own.max_deliveries)

@@ -31,9 +31,9 @@ logger = logging.getLogger(__name__)
 #: worker takes it next to them, since one of them may never end: a run at risk is better than none.
 SOLO_WAIT_SECONDS = 5.0
 
-#: The share of the prefetch that messages of less urgent priorities may fill. So an urgent one never waits
-#: behind a worker that is full of them.
-LESS_URGENT_SHARE = 0.75
+#: Messages for which a worker that is full of less urgent ones keeps room, but at most a quarter of its
+#: prefetch. So an urgent message never waits for a less urgent one to end.
+URGENT_ROOM = 16
 
 #: Most pops in one tick of the event loop; acks are sent between two ticks.
 POPS_PER_TICK = 3
@@ -205,8 +205,7 @@ class Channel(QueueChannel):
     def _pop(self, queues: list[str], *, limit: int) -> list[tuple[PoppedMessage, str]]:
         """Pop up to ``limit`` messages of ``queues`` into the unacked hash; returns pairs (message, lane)."""
         order = lane_order(queues, self.priority_steps, turn=self._turn)
-        most = self.qos.prefetch_count * LESS_URGENT_SHARE
-        left = [pair for pair in order if pair[1] > 0] if 0 < most <= self.qos.less_urgent() else []
+        left = [pair for pair in order if pair[1] > 0] if self._is_full_of_less_urgent() else []
         order = [pair for pair in order if pair not in left]
         lanes = [str(self._q_for_pri(queue, step)) for queue, step in order]
         quarantined = self.qos.quarantined()
@@ -225,6 +224,11 @@ class Channel(QueueChannel):
         since = self._solo_waiting_since or time.monotonic()
         self._solo_waiting_since = since if result.solo_waiting else None
         return [(message, lanes[message.lane]) for message in result.messages]
+
+    def _is_full_of_less_urgent(self) -> bool:
+        prefetch: int = self.qos.prefetch_count
+        room = min(URGENT_ROOM, prefetch // 4)
+        return bool(room) and self.qos.less_urgent() >= prefetch - room
 
     def _may_take_solo(self) -> bool:
         if self.qos.held() == 0:

@@ -5,7 +5,6 @@ No GPU worker runs: what reaches the encode queue is what the tests look at.
 
 from __future__ import annotations
 
-import base64
 import http.server
 import io
 import json
@@ -26,6 +25,8 @@ from epd.contracts.embedding import AudioRules, EncoderCard, VideoRules
 from epd.contracts.job import JobRecord, PartId, PartRecord, Priority
 from epd.contracts.media import Item, ItemOptions, Modality, Source
 from epd.contracts.messages import EncodeMessage, FetchMessage
+from tasks.queues import PRIORITY_STEPS
+from tasks.transport import keys
 from tests.integration.line_kit import ProcessLine
 from tests.integration.transport_kit import Broker, wait_until
 
@@ -184,8 +185,9 @@ class Line(ProcessLine):
     def encodes(self, job_id: str) -> list[EncodeMessage]:
         """The job's messages that wait on the encode queue."""
         with redis.Redis.from_url(self.broker.url) as client:
-            texts = client.lrange("encode", 0, -1)
-        bodies = [json.loads(base64.b64decode(json.loads(text)["body"])) for text in texts]
+            lanes = [keys.lane("encode", step) for step in PRIORITY_STEPS.values()]
+            texts = [text for lane in lanes for text in client.lrange(lane, 0, -1)]
+        bodies = [json.loads(json.loads(text)["body"]) for text in texts]
         messages = [EncodeMessage.model_validate(body[0][0]) for body in bodies]
         return [message for message in messages if message.job_id == job_id]
 
