@@ -93,33 +93,6 @@ def test_bad_answers_have_their_error_and_their_number_of_tries(
     assert str(bad_server.port) not in str(caught.value)
 
 
-@pytest.mark.parametrize("target", ["/drip", "/drip-headers", "/silent"])
-def test_the_total_deadline_ends_what_never_ends(
-    bad_server: BadServer, limits: FetchLimits, target: str
-) -> None:
-    began = time.monotonic()
-    with pytest.raises(SourceTimeout):
-        fetch(bad_server.url(target), replace(limits, total_timeout=1.5))
-    assert time.monotonic() - began < 2.5
-
-
-def test_one_watchdog_ends_many_downloads_each_in_its_time(
-    bad_server: BadServer, limits: FetchLimits
-) -> None:
-    def seconds(total: float) -> float:
-        began = time.monotonic()
-        with pytest.raises(SourceTimeout):
-            fetch(bad_server.url("/drip"), replace(limits, total_timeout=total))
-        return time.monotonic() - began
-
-    totals = [2.0, 1.5, 1.0, 0.5] * 2
-    with ThreadPoolExecutor(len(totals)) as pool:
-        took = list(pool.map(seconds, totals))
-    assert all(total <= one < total + 0.6 for total, one in zip(totals, took, strict=True)), took
-    watchdogs = [thread for thread in threading.enumerate() if thread.name == "epd-download-deadlines"]
-    assert len(watchdogs) == 1
-
-
 def test_retry_after_is_waited_for(bad_server: BadServer, limits: FetchLimits) -> None:
     began = time.monotonic()
     _, body = fetch(bad_server.url("/429"), limits)

@@ -151,9 +151,9 @@ def test_an_upload_that_breaks_off_leaves_no_file(fleet: Fleet) -> None:
     client.sendall(
         b"POST /v1/media HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\n\r\n" + b"x" * 3_000_000
     )
-    wait_until(lambda: len(list(blobs.glob("[!.]*"))) == 1)
+    wait_until(lambda: len(list(blobs.glob(".writing/*/*"))) == 1)
     client.close()
-    wait_until(lambda: list(blobs.glob("[!.]*")) == [])
+    wait_until(lambda: list(blobs.glob("[!.]*")) + list(blobs.glob(".writing/*/*")) == [])
     assert httpx.get(f"{server.url}/healthz").status_code == 200
 
 

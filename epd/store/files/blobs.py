@@ -12,7 +12,6 @@ import errno
 import os
 import re
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import BinaryIO, Protocol
 
 from epd.contracts.errors import BlobMissing, BlobSpaceFull, MediaTooLarge
 from epd.contracts.media import BlobRef
+from epd.store.files.count import size_of
 from epd.store.files.inline import INLINE, InlineFolder
 from epd.store.files.ledger import FolderLedger, Reservation
 from epd.store.values import BlobKind, InlineHolder
@@ -53,24 +53,34 @@ class Blobs:
     def create(self, kind: BlobKind, reserve: int = 0) -> Iterator[tuple[str, BinaryIO]]:
         """Open a new file for writing, as ``(name, file)``. It is deleted if the block raises.
 
+        While the block runs, the file lies in another folder, at ``file.name``.
+
         Args:
             kind: What will be written.
-            reserve: Bytes of room that other processes cannot take until the block ends. ``grow`` adds more.
+            reserve: Bytes of room that nothing else can take until the block ends. ``grow`` adds more.
 
         Raises:
             BlobSpaceFull: there is no room for ``reserve`` bytes, or the device is full.
         """
-        name = f"{kind.value}-{uuid.uuid4().hex}"
-        path = self._root / name
-        with _full_device(path):
-            reservation = self._ledger.reserve(name, reserve, _SHARES[kind])
-            self._reservations[name] = reservation
+        with _space():
+            reservation = self._ledger.reserve(kind.value, reserve, _SHARES[kind])
+        self._reservations[reservation.name] = reservation
         try:
-            with _full_device(path), path.open("xb") as file:
-                yield name, file
+            with _space(), self._open(reservation.path) as file:
+                yield reservation.name, file
+            self._ledger.finish(reservation)
+        except BaseException:
+            self._ledger.drop(reservation)
+            raise
         finally:
-            del self._reservations[name]
-            self._ledger.settle(reservation, _size(path) or 0)
+            del self._reservations[reservation.name]
+
+    def _open(self, path: str) -> BinaryIO:
+        try:
+            return open(path, "xb")
+        except FileNotFoundError:  # Somebody removed the folder.
+            self._ledger.restore()
+            return open(path, "xb")
 
     def grow(self, name: str, nbytes: int) -> None:
         """Reserve so many bytes in total for a file that this process is writing.
@@ -91,7 +101,7 @@ class Blobs:
     def path(self, ref: BlobRef) -> Path:
         """The file of a blob; raises ``BlobMissing`` if it is gone or has another size."""
         path = self._root / ref.name
-        size = _size(path)
+        size = size_of(path)
         if size != ref.nbytes:
             raise BlobMissing(f"blob {ref.name} " + ("is gone" if size is None else f"has {size} bytes"))
         return path
@@ -107,7 +117,7 @@ class Blobs:
             OSError: a blob could not be deleted; the error of the last such blob.
         """
         kept = (_UPLOAD, INLINE)
-        self._ledger.delete(self._root / ref.name for ref in refs if not ref.name.startswith(kept))
+        self._ledger.delete(f"{self._root}/{ref.name}" for ref in refs if not ref.name.startswith(kept))
 
     def keep_media(self, name: str, digest: str) -> BlobRef:
         """Turn a finished source file into the upload of its digest. An upload that exists is kept.
@@ -116,11 +126,11 @@ class Blobs:
             BlobMissing: the file is gone.
         """
         source, target = self._root / name, self._root / f"{_UPLOAD}{digest}"
-        size = _size(source)
+        size = size_of(source)
         if size is None:
             raise BlobMissing(f"blob {name} is gone")
         ref = BlobRef(name=target.name, nbytes=size)
-        if _size(target) == size:
+        if size_of(target) == size:
             self._ledger.delete([source])
         else:
             # Equal digests are equal bytes, so an upload of another size is damaged.
@@ -137,13 +147,13 @@ class Blobs:
         if upload is not None:
             return upload
         path = self._inline.path(media_id)
-        size = _size(path)
+        size = size_of(path)
         return None if size is None else BlobRef(name=path.name, nbytes=size)
 
     def _upload(self, media_id: str) -> BlobRef | None:
         size = self._uploads.renew(media_id)
         path = self._root / f"{_UPLOAD}{media_id}"
-        if size is None or _size(path) != size or not _touch(path):
+        if size is None or size_of(path) != size or not _touch(path):
             return None
         return BlobRef(name=path.name, nbytes=size)
 
@@ -187,11 +197,10 @@ class Blobs:
             How many files were deleted.
         """
         count = self._ledger.count()
-        now, being_written = time.time(), self._ledger.being_written()
+        now = time.time()
         with suppress(FileNotFoundError):
             for file in os.scandir(self._root):
-                if file.name not in being_written:
-                    count += self._sweep_file(file, now, older_than)
+                count += self._sweep_file(file, now, older_than)
         return count
 
     def _sweep_file(self, file: os.DirEntry[str], now: float, older_than: float) -> int:
@@ -234,21 +243,12 @@ def _touch(path: Path) -> bool:
     return True
 
 
-def _size(path: Path) -> int | None:
-    """The size of a file in bytes; None if there is none."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return None
-
-
 @contextmanager
-def _full_device(path: Path) -> Iterator[None]:
-    """Delete the file if the block raises, and turn the error of a full device into ``BlobSpaceFull``."""
+def _space() -> Iterator[None]:
+    """Turn the error of a full device into ``BlobSpaceFull``."""
     try:
         yield
-    except BaseException as error:
-        path.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno in _NO_SPACE:
+    except OSError as error:
+        if error.errno in _NO_SPACE:
             raise BlobSpaceFull("the blob directory's device is full") from error
         raise

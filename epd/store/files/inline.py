@@ -48,13 +48,14 @@ class InlineFolder:
         Raises:
             BlobSpaceFull: the ledger's lock was not free in time.
         """
-        if not self.path(media_id).exists():
-            return False
-        with self._ledger.locked():
-            if not self.path(media_id).exists():
-                return False
-            self._hold(media_id, job_id, until)
-            return True
+        while self.path(media_id).exists():
+            with self._ledger.locked() as book:
+                if not self.path(media_id).exists():
+                    return False
+                self._hold(media_id, job_id, until)
+                if book.is_current():
+                    return True
+        return False
 
     def put(self, name: str, media_id: str, job_id: str, until: float) -> None:
         """Turn a finished source file into the bytes of a digest, held by a job. Raises as ``join`` does."""
@@ -64,7 +65,7 @@ class InlineFolder:
                 self._hold(media_id, job_id, until)
                 replaced = target.stat().st_size if target.exists() else 0
                 source.replace(target)  # Equal digests are equal bytes.
-                self._ledger.subtract(book, replaced)
+                book.add(-replaced)
         except BlobSpaceFull:
             self._ledger.delete([source])
             raise
@@ -96,13 +97,13 @@ class InlineFolder:
             folder = self._holders / media_id
             for job_id in filter(None, job_ids):
                 (folder / job_id).unlink(missing_ok=True)
-            if _names_in(folder):
+            if _names_in(folder) or not book.is_current():
                 return 0
             nbytes = self._remove(media_id)
             with suppress(FileNotFoundError):
                 folder.rmdir()
             if nbytes is not None:
-                self._ledger.subtract(book, nbytes)
+                book.add(-nbytes)
                 return 1
         return 0
 

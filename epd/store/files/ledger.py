@@ -1,79 +1,57 @@
 """The ledger of a folder: every process that writes into the folder reserves room there first.
 
-<folder>/.ledger/book      the totals: bytes used, bytes that fit on the device, time of the last count
-<folder>/.ledger/{name}    a live writer's reservation for the file of that name; its size is what it reserves
-                           (a sparse file)
+<folder>/.ledger/book                the totals, see ``epd.store.files.book``
+<folder>/.ledger/{account}           what one live process has taken, see ``epd.store.files.account``
+<folder>/.writing/{account}/{name}   a file that is being written, until it is complete
 
-The totals change under one file lock, which takes microseconds. A writer also locks its reservation for as
-long as it lives. The kernel drops that lock with the process, so the next count sees that the writer is dead,
-and removes its reservation and its unfinished file. A count also corrects any other error of the totals (a
-process killed between two steps, files moved by hand). The ledger does not depend on the server, so losing
-the server's data loses no room.
+A process takes room in steps, so most reservations change only its own account: no lock, no other file. It
+keeps the room of files that it deletes for the next ones, and gives back what is more than two steps. All
+that is spare goes back after a second without use, and while writers are refused. In a small folder a step
+is zero bytes, so that nothing is spare and every refusal is exact.
+
+``used = files + accounts`` stays true, or errs on the safe side until the next count: room is taken before a
+file is written, is in the account before a file is deleted, and leaves it after a file is complete. When a
+process dies, the next count drops its account and removes its unfinished files. A count also corrects any
+other error (files moved by hand). The ledger does not depend on the server, so losing the server's data
+loses no room.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
-import struct
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from epd.contracts.errors import BlobSpaceFull
+from epd.store.files.account import LEDGER, Account, SpareKeeper, read_accounts
+from epd.store.files.book import Book, OpenBook, Totals
+from epd.store.files.count import count_files, size_of, sizes_of
 
 #: Seconds for which all processes rely on a count of the files.
 COUNT_LIFE = 2.0
 #: A refusal needs a count that is no older than this, in seconds.
 REFUSAL_LIFE = 0.05
-#: Seconds to wait for the lock. It is held for microseconds, but its holder may be frozen (SIGSTOP).
-LOCK_SECONDS = 2.0
+#: Seconds after a refusal during which no process keeps spare room for longer than ``SPARE_LIFE``.
+SCARCE_LIFE = 5.0
 
-_LEDGER = ".ledger"
-_BOOK = "book"
-_LOCK_PAUSE = 0.0005
-#: Bytes left free on the device for embeddings, which usually share it: 1/32 of it, but at most this.
-_HEADROOM = 256 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """``used`` bytes are taken or reserved; the device takes ``ceiling``. ``counted_at`` is Unix seconds."""
-
-    used: int
-    ceiling: int
-    counted_at: float
-
-    _LAYOUT = struct.Struct("<qqd")
-
-    @classmethod
-    def parse(cls, data: bytes) -> Totals | None:
-        """The totals in a file's bytes; None if the file was never written as a whole."""
-        return cls(*cls._LAYOUT.unpack(data)) if len(data) == cls._LAYOUT.size else None
-
-    def pack(self) -> bytes:
-        """The inverse of ``parse``."""
-        return self._LAYOUT.pack(self.used, self.ceiling, self.counted_at)
-
-    def add(self, nbytes: int) -> Totals:
-        """The totals with more bytes used, or fewer."""
-        return Totals(max(0, self.used + nbytes), self.ceiling, self.counted_at)
-
-    def is_older(self, seconds: float) -> bool:
-        """Whether the count is older than that. One from the future is: the clock was set back."""
-        return not 0 <= time.time() - self.counted_at < seconds
+#: A step is a 64th of the limit, but at most this, and zero where it would be less than ``_MIN_STEP``.
+_MAX_STEP = 64 << 20
+_MIN_STEP = 1 << 20
 
 
 @dataclass(slots=True)
 class Reservation:
-    """Room for a file that is being written: its name, its bytes, and the open file that we have locked."""
+    """Room for a file that is being written at ``path``, until it is complete."""
 
     name: str
+    path: str
     nbytes: int
-    fd: int
+    account: Account
 
 
 class FolderLedger:
@@ -85,209 +63,236 @@ class FolderLedger:
     def __init__(self, folder: Path, limit: int) -> None:
         """The folder is created with the first reservation."""
         self._folder = folder
-        self._ledger = folder / _LEDGER
+        self._ledger = folder / LEDGER
         self._limit = limit
+        self._book = Book(self._ledger)
+        step = min(_MAX_STEP, limit // 64)
+        self._step = step if step >= _MIN_STEP else 0
+        self._begin()
+        _ledgers.add(self)
 
-    @contextmanager
-    def locked(self) -> Iterator[int]:
-        """Lock the totals and give their open file. Keep the block short, and change no room inside.
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._opened: Account | None = None
+        self._files = 0
+        self._keeper: SpareKeeper | None = None
 
-        The file is opened each time, because threads and forks that share an open file share its lock.
+    def leave(self) -> None:
+        """Leave the account to the parent, in a forked child."""
+        if self._opened is not None:
+            self._opened.leave()
+        self._begin()
 
-        Raises:
-            FileNotFoundError: nothing was ever written into the folder.
-            BlobSpaceFull: the lock was not free in time.
-        """
-        fd = os.open(self._ledger / _BOOK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            _lock_in_time(fd)
-            yield fd
-        finally:
-            os.close(fd)
+    def locked(self) -> AbstractContextManager[OpenBook]:
+        """Lock the book, see ``Book.locked``. Reserve and delete nothing inside."""
+        return self._book.locked()
 
-    def reserve(self, name: str, nbytes: int, share: float) -> Reservation:
-        """Reserve room for a new file. The caller must call ``settle`` at the end.
+    def reserve(self, letter: str, nbytes: int, share: float) -> Reservation:
+        """Reserve room for a new file. The caller must call ``finish`` or ``drop`` at the end.
 
         Raises:
             BlobSpaceFull: there is no room, or the lock was not free in time.
         """
-        self._ledger.mkdir(parents=True, exist_ok=True)
-        with self.locked() as book:
-            self._take(book, nbytes, share)
-            fd = os.open(self._ledger / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(fd, nbytes)
-            return Reservation(name, nbytes, fd)
+        with self._lock:
+            account = self._account()
+            self._take(account, nbytes, share)
+            self._files += 1
+            name = f"{letter}-{account.name}{self._files:016x}"
+            return Reservation(name, f"{account.writing}/{name}", nbytes, account)
 
     def grow(self, reservation: Reservation, nbytes: int, share: float) -> None:
         """Raise a reservation to so many bytes; it never shrinks. Raises as ``reserve`` does."""
         if nbytes <= reservation.nbytes:
             return
-        with self.locked() as book:
-            self._take(book, nbytes - reservation.nbytes, share)
-            os.ftruncate(reservation.fd, nbytes)
+        with self._lock:
+            self._take(reservation.account, nbytes - reservation.nbytes, share)
             reservation.nbytes = nbytes
 
-    def settle(self, reservation: Reservation, nbytes: int) -> None:
-        """Replace a reservation by the size of the finished file, or by zero if the file is gone."""
-        with suppress(BlobSpaceFull, FileNotFoundError), self.locked() as book:
-            self._write(book, self._read(book).add(nbytes - reservation.nbytes))
-        (self._ledger / reservation.name).unlink(missing_ok=True)
-        os.close(reservation.fd)
+    def finish(self, reservation: Reservation) -> None:
+        """Move a complete file into the folder, and put its size, zero if it is gone, for its reservation."""
+        nbytes = size_of(reservation.path)
+        if nbytes is not None:
+            os.rename(reservation.path, f"{self._folder}/{reservation.name}")
+        self._settle(reservation, nbytes or 0)
 
-    def delete(self, paths: Iterable[Path]) -> int:
+    def drop(self, reservation: Reservation) -> None:
+        """Delete a file that will not be complete, if there is one, and release its room."""
+        with suppress(FileNotFoundError):
+            os.unlink(reservation.path)
+        self._settle(reservation, 0)
+
+    def _settle(self, reservation: Reservation, finished: int) -> None:
+        with self._lock:
+            reservation.account.change(finished=finished, held=-reservation.nbytes)
+            self._balance(reservation.account)
+
+    def restore(self) -> None:
+        """Create the folder and the account again after somebody removed the folder."""
+        with self._lock:
+            self._account().restore()
+
+    def delete(self, paths: Iterable[str | Path]) -> int:
         """Delete finished files. Returns how many there were.
-
-        If the lock is not free in time, they are deleted all the same, and the next count notes it.
 
         Raises:
             OSError: a file could not be deleted. The others are; the error is that of the last such file.
         """
-        paths = list(paths)
-        with suppress(BlobSpaceFull, FileNotFoundError), self.locked() as book:
-            return self._delete(paths, book)
-        return self._delete(paths, None)
+        sizes = {path: nbytes for path in paths if (nbytes := size_of(path)) is not None}
+        failure: OSError | None = None
+        deleted = 0
+        if not sizes:
+            return 0
+        with self._freeing(sum(sizes.values())) as keep:
+            for path, nbytes in sizes.items():
+                try:
+                    os.unlink(path)
+                    deleted += 1
+                except OSError as error:
+                    keep(nbytes)
+                    failure = failure if isinstance(error, FileNotFoundError) else error
+        if failure is not None:
+            raise failure
+        return deleted
 
     def replace(self, source: Path, target: Path) -> None:
         """Put a finished file in the place of another one, whose bytes are free then. Atomic for readers."""
-        with suppress(BlobSpaceFull), self.locked() as book:
-            replaced = target.stat().st_size if target.exists() else 0
+        with self._freeing(size_of(target) or 0):
             source.replace(target)
-            self.subtract(book, replaced)
-            return
-        source.replace(target)
 
-    def subtract(self, book: int, nbytes: int) -> None:
-        """Note that finished files were deleted. Delete them under the same lock, which gave ``book``.
-
-        A count between the two would leave the files out, and their bytes would be taken off twice.
-        """
-        self._write(book, self._read(book).add(-nbytes))
+    @contextmanager
+    def _freeing(self, nbytes: int) -> Iterator[Callable[[int], None]]:
+        """Move the bytes of files that the block deletes to the account, less those that it says it kept."""
+        kept: list[int] = []
+        with self._lock:
+            self._account().change(freed=nbytes)
+        try:
+            yield kept.append
+        except BaseException:
+            kept = [nbytes]
+            raise
+        finally:
+            with self._lock:
+                account = self._account()
+                if kept:
+                    account.change(finished=sum(kept))
+                self._balance(account)
 
     def bytes_now(self) -> int:
         """Bytes of all files and reservations. Files that others put there count within seconds."""
         try:
-            with self.locked() as book:
-                totals = self._read(book)
-                if totals.is_older(COUNT_LIFE):
+            with self._book.locked() as book:
+                totals = book.read()
+                if not totals.counted_within(COUNT_LIFE):
                     totals = self._count(book)[0]
-                return totals.used
+                return totals.used - self._all_spare()
         except (FileNotFoundError, BlobSpaceFull):
-            return sum(_sizes_of(self._folder).values())
+            return sum(sizes_of(self._folder).values())
 
     def room(self, share: float) -> int:
         """About how many bytes a share still takes, from the last totals: without a lock and a count."""
-        try:
-            totals = Totals.parse((self._ledger / _BOOK).read_bytes())
-        except OSError:
-            totals = None
+        bound, totals = int(share * self._limit), self._book.peek()
         if totals is None:
-            return int(share * self._limit)
-        return min(int(share * self._limit), totals.ceiling) - totals.used
+            return bound
+        left = min(bound, totals.ceiling) - totals.used
+        return left if left > 0 else left + self._all_spare()
 
     def count(self) -> int:
         """Count the files, and delete what dead writers left. Returns how many files that were."""
         try:
-            with self.locked() as book:
+            with self._book.locked() as book:
                 return self._count(book)[1]
         except (FileNotFoundError, BlobSpaceFull):
             return 0
 
-    def being_written(self) -> frozenset[str]:
-        """Names of the files that have a reservation."""
-        return frozenset(_sizes_of(self._ledger)) - {_BOOK}
+    def _count(self, book: OpenBook) -> tuple[Totals, int]:
+        return count_files(self._folder, self._ledger, book)
 
-    def _delete(self, paths: Sequence[Path], book: int | None) -> int:
-        sizes: list[int] = []
-        failure: OSError | None = None
-        for path in paths:
-            try:
-                nbytes = path.stat().st_size
-                path.unlink()
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                failure = error
-            else:
-                sizes.append(nbytes)
-        if sizes and book is not None:
-            self.subtract(book, sum(sizes))
-        if failure is not None:
-            raise failure
-        return len(sizes)
+    def _account(self) -> Account:
+        if self._opened is None:
+            self._opened = Account(self._folder)
+        return self._opened
 
-    def _take(self, book: int, nbytes: int, share: float) -> None:
-        limit, totals = int(share * self._limit), self._read(book)
-        if totals.is_older(COUNT_LIFE) or (
-            totals.used + nbytes > min(limit, totals.ceiling) and totals.is_older(REFUSAL_LIFE)
-        ):
+    def _all_spare(self) -> int:
+        return sum(max(0, figures.spare) for figures in read_accounts(self._ledger).values())
+
+    def _take(self, account: Account, nbytes: int, share: float) -> None:
+        """Reserve more bytes, out of the spare room if they fit there."""
+        if nbytes > account.spare or (share < 1.0 and not self._is_below(share)):
+            account.restore()
+            with self._book.locked() as book:
+                step = self._step_that_fits(book, account, nbytes, share)
+                if not _change_taken(book, account, nbytes + step - account.spare):
+                    raise BlobSpaceFull("the ledger of the blob directory was replaced while this froze")
+        account.change(held=nbytes)
+        self._keep_watch(account)
+
+    def _is_below(self, share: float) -> bool:
+        """Whether no more than the share is taken, spare room included."""
+        totals = self._book.peek()
+        return totals is not None and totals.used <= min(int(share * self._limit), totals.ceiling)
+
+    def _step_that_fits(self, book: OpenBook, account: Account, nbytes: int, share: float) -> int:
+        """What may be taken besides the bytes, to be spare. The present spare room counts as free.
+
+        Raises:
+            BlobSpaceFull: the bytes do not fit. Our spare room goes back now, and that of others soon.
+        """
+        limit, totals = int(share * self._limit), book.read()
+
+        def fits(more: int) -> bool:
+            return totals.used - account.spare + more <= min(limit, totals.ceiling)
+
+        if not totals.counted_within(COUNT_LIFE if fits(nbytes) else REFUSAL_LIFE):
             totals = self._count(book)[0]
-        if totals.used + nbytes > min(limit, totals.ceiling):
+        if not fits(nbytes):
+            _change_taken(book, account, -account.spare)
+            book.write(replace(book.read(), refused_at=time.time()))
             raise BlobSpaceFull(f"no room for {nbytes} bytes more in the blob directory")
-        self._write(book, totals.add(nbytes))
+        return self._step if fits(nbytes + self._step) and not totals.refused_within(SCARCE_LIFE) else 0
 
-    def _read(self, book: int) -> Totals:
-        return Totals.parse(os.pread(book, 64, 0)) or Totals(0, 0, 0.0)
+    def _balance(self, account: Account) -> None:
+        """Take what a file used beyond its reservation, or give back what is more than two steps."""
+        if not 0 <= account.spare <= 2 * self._step:
+            self._set_spare(account, self._step if account.spare > 0 else 0)
+        self._keep_watch(account)
 
-    def _write(self, book: int, totals: Totals) -> None:
-        os.pwrite(book, totals.pack(), 0)
+    def _set_spare(self, account: Account, nbytes: int) -> None:
+        """If the lock is not free in time, the next change of the account does it."""
+        with suppress(BlobSpaceFull, FileNotFoundError), self._book.locked() as book:
+            _change_taken(book, account, nbytes - account.spare)
 
-    def _count(self, book: int) -> tuple[Totals, int]:
-        """Make new totals from the files. Returns also how many files of dead writers were deleted."""
-        reserved = {name: nbytes for name, nbytes in _sizes_of(self._ledger).items() if name != _BOOK}
-        dead = {name for name in reserved if self._is_dead(name)}
-        for name in dead:
-            (self._folder / name).unlink(missing_ok=True)
-            (self._ledger / name).unlink(missing_ok=True)
-        sizes = _sizes_of(self._folder)
-        live = {name: nbytes for name, nbytes in reserved.items() if name not in dead}
-        used = sum(live.values()) + sum(nbytes for name, nbytes in sizes.items() if name not in live)
-        unwritten = sum(max(0, nbytes - sizes.get(name, 0)) for name, nbytes in live.items())
-        totals = Totals(used, used + max(0, _device_room(self._folder) - unwritten), time.time())
-        self._write(book, totals)
-        return totals, len(dead)
+    def _keep_watch(self, account: Account) -> None:
+        if account.spare > 0:
+            self._keeper = self._keeper or SpareKeeper(self.tend)
+            self._keeper.wake()
 
-    def _is_dead(self, name: str) -> bool:
-        """Whether a reservation is unlocked. Writers lock theirs while they hold the lock of the totals."""
-        try:
-            fd = os.open(self._ledger / name, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        finally:
-            os.close(fd)
+    def tend(self) -> None:
+        """Give all spare room back if it was not used lately or others need it, for the keeper."""
+        with self._lock:
+            account, totals = self._account(), self._book.peek()
+            if not account.used or totals is None or totals.refused_within(SCARCE_LIFE):
+                self._set_spare(account, 0)
+            account.used = False
+            if account.spare <= 0 and self._keeper is not None:
+                self._keeper.rest()
+
+
+def _change_taken(book: OpenBook, account: Account, more: int) -> bool:
+    """Take room from the book, or give it back. False if the book was replaced; nothing was taken then."""
+    account.change(taken=more)
+    book.add(more)
+    if more <= 0 or book.is_current():
         return True
+    account.change(taken=-more)
+    return False
 
 
-def _lock_in_time(fd: int) -> None:
-    end = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES, errno.EINTR):
-                raise
-        if time.monotonic() >= end:
-            raise BlobSpaceFull("the ledger of the blob directory is locked by a process that does not move")
-        time.sleep(_LOCK_PAUSE)
+_ledgers: weakref.WeakSet[FolderLedger] = weakref.WeakSet()
 
 
-def _device_room(folder: Path) -> int:
-    """Bytes that the device still takes, less the headroom."""
-    device = os.statvfs(folder)
-    return device.f_bavail * device.f_frsize - min(_HEADROOM, device.f_blocks * device.f_frsize // 32)
+def _leave_accounts() -> None:
+    for ledger in list(_ledgers):
+        ledger.leave()
 
 
-def _sizes_of(folder: Path) -> dict[str, int]:
-    """The sizes in bytes of the files in a folder, by name."""
-    sizes: dict[str, int] = {}
-    with suppress(FileNotFoundError):
-        for file in os.scandir(folder):
-            with suppress(FileNotFoundError):
-                if file.is_file(follow_symlinks=False):
-                    sizes[file.name] = file.stat(follow_symlinks=False).st_size
-    return sizes
+os.register_at_fork(after_in_child=_leave_accounts)
