@@ -14,7 +14,6 @@ from tasks.flow.decode import decode_item
 from tasks.flow.fair_executor import Bounds, FairExecutor, Turn
 from workers.decode.children import DecodeChildren
 
-
 #: The shares of the downloads that one job and one host may fill.
 JOB_SHARE, HOST_SHARE = 0.25, 0.5
 

@@ -24,12 +24,7 @@ from tasks.flow.fair_executor import FairExecutor
 from tasks.flow.item import ItemRun, pause_of
 from tasks.flow.work import Work
 from tasks.poison import fail_document
-<<<<<<< HEAD
-from tasks.publish import EXPIRY_GRACE, task_id, task_options
-=======
-from tasks.process import count_crash, count_result
 from tasks.publish import task_id
->>>>>>> e6e5407 (Publishing writes the message itself and shares one push between threads; task events come in batches from every worker)
 from tasks.queue_depth import lanes, oldest_of
 from tasks.queues import leave_encode_out_of_the_default, refuse_other_pools
 from tasks.stages import counted, fetch, redo_later
