@@ -6,12 +6,13 @@ field.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
+from kombu.utils.json import dumps
 
 from epd.contracts.messages import Envelope
 from tasks.queues import ENCODE, PRIORITY_STEPS
@@ -113,16 +114,30 @@ def outgoing_task(
     return OutgoingTask(keys.lane(stage, step), _envelope(body, headers, properties), event)
 
 
-def outgoing_events(events: Sequence[dict[str, Any]], hostname: str) -> bytes:
-    """Write task events as one message for the exchange of events, as Celery's dispatcher does."""
+def outgoing_event(event: Any, hostname: str, routing_key: str = EVENTS_KEY) -> bytes:
+    """Write an event, or a list of task events, as one message for the exchange of events.
+
+    Args:
+        event: what Celery's dispatcher sends.
+        hostname: who sends it.
+        routing_key: ``task.multi`` for a list of task events.
+    """
     properties = {
         "delivery_mode": _TRANSIENT,
-        "delivery_info": {"exchange": EVENT_EXCHANGE, "routing_key": EVENTS_KEY},
+        "delivery_info": {"exchange": EVENT_EXCHANGE, "routing_key": routing_key},
         "priority": 0,
         "body_encoding": "utf-8",
-        "delivery_tag": str(events[0]["uuid"]),
+        "delivery_tag": secrets.token_hex(8),
     }
-    return _envelope(orjson.dumps(events).decode(), {"hostname": hostname}, properties)
+    return _envelope(_event_text(event), {"hostname": hostname}, properties)
+
+
+def _event_text(event: Any) -> str:
+    """JSON by orjson; kombu writes what orjson refuses, as the arguments of a foreign task."""
+    try:
+        return orjson.dumps(event, option=orjson.OPT_PASSTHROUGH_DATETIME).decode()
+    except TypeError:
+        return str(dumps(event))
 
 
 def _envelope(body: str, headers: dict[str, Any], properties: dict[str, Any]) -> bytes:

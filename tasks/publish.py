@@ -26,7 +26,7 @@ from redis.exceptions import RedisError
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.messages import DecodeMessage, EncodeMessage, Envelope, FetchMessage
 from tasks.celery import app
-from tasks.envelope import EVENT_EXCHANGE, EVENTS_KEY, OutgoingTask, Sender, outgoing_events, outgoing_task
+from tasks.envelope import EVENT_EXCHANGE, EVENTS_KEY, OutgoingTask, Sender, outgoing_event, outgoing_task
 from tasks.queues import DECODE, ENCODE, FETCH
 from tasks.transport.keys import fanout_topic
 from tasks.transport.push import LanePusher
@@ -153,7 +153,7 @@ class SentEvents:
         while self._events:
             size = min(len(self._events), EVENTS_PER_MESSAGE)
             events = [self._events.popleft() | common for _ in range(size)]
-            client.publish(topic, outgoing_events(events, self._hostname))
+            client.publish(topic, outgoing_event(events, self._hostname))
 
 
 def _connect() -> redis.Redis:

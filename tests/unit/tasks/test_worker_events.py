@@ -5,24 +5,23 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kombu.serialization import dumps as kombu_dumps
-from kombu.serialization import loads as kombu_loads
-from kombu.utils.json import loads
+import redis
 
 from tasks.celery import app
 from tasks.worker.events import (
-    EVENT_SERIALIZER,
     EVENTS_PER_MESSAGE,
     EventBatches,
-    event_text,
+    EventProducer,
     install,
     keep_quiet_about_tasks,
 )
+from tests.store_kit import Stores
 
 TASK_LOGGERS = ("celery.worker.strategy", "celery.app.trace")
 
@@ -40,6 +39,7 @@ class Hub:
 
 
 class Dispatcher:
+    enabled = False
     buffer_limit = 24
     flushes = 0
     on_send_buffered: Any = None
@@ -70,13 +70,23 @@ def test_events_gather_and_are_flushed_once_for_all() -> None:
     assert len(hub.later) == 2, "events that came after the flush wait for one of their own"
 
 
-def test_events_are_written_as_kombu_reads_them() -> None:
-    events = [{"type": "task-started", "uuid": "7", "clock": 3, "timestamp": 1.5, "result": "\u00f6"}]
-    content_type, encoding, body = kombu_dumps(events, serializer=EVENT_SERIALIZER)
-    assert (content_type, encoding) == ("application/json", "utf-8")
-    assert kombu_loads(body, content_type, encoding, accept={"application/json"}) == events
+def test_events_are_sent_as_kombu_sends_them(stores: Stores) -> None:
     now = datetime.now(UTC)
-    assert loads(event_text([{"at": now}])) == [{"at": now}], "kombu marks a time as one"
+    started = {"type": "task-started", "uuid": "7", "result": "\u00f6"}
+    seen: list[Any] = []
+    with redis.Redis.from_url(stores.url) as client, app.connection_for_read(stores.url) as connection:
+        receiver = app.events.Receiver(connection, handlers={"*": seen.append})
+        with connection.Consumer([receiver.queue], callbacks=[receiver._receive], no_ack=True):
+            with suppress(TimeoutError):
+                connection.drain_events(timeout=0.2)  # it subscribes
+            producer = EventProducer(client)
+            common: dict[str, Any] = {"exchange": "celeryev", "headers": {"hostname": "w@h"}, "retry": False}
+            producer.publish([started, {**started, "at": now}], routing_key="task.multi", **common)
+            producer.publish({"type": "worker-heartbeat"}, routing_key="worker.heartbeat", **common)
+            while len(seen) < 3:
+                connection.drain_events(timeout=5)
+    assert [event["type"] for event in seen] == ["task-started", "task-started", "worker-heartbeat"]
+    assert (seen[0]["result"], seen[1]["at"]) == ("\u00f6", now), "kombu marks a time as one"
 
 
 def test_without_a_hub_celery_sends_each_event_itself() -> None:
