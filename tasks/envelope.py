@@ -35,7 +35,7 @@ _SHOWN = 1024
 _PERSISTENT, _TRANSIENT = 2, 1
 
 #: Headers that are the same in each of our tasks.
-_HEADERS = {
+_HEADERS: dict[str, Any] = {
     "lang": "py",
     "shadow": None,
     "group": None,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -17,6 +19,7 @@ from kombu import Exchange, Queue
 from epd.contracts.errors import StoreUnavailable
 from epd.contracts.media import Modality
 from epd.contracts.messages import EncodeMessage, FetchMessage
+from epd.settings import child_environment
 from epd.store.values import Claim
 from epd.telemetry.counters import Count, Counters
 from tasks.celery import app
@@ -48,6 +51,15 @@ def test_settings_say_json_late_acks_and_no_results() -> None:
     assert app.conf.result_backend is None
     assert app.conf.worker_send_task_events
     assert app.conf.task_send_sent_event
+
+
+def test_task_events_can_be_turned_off() -> None:
+    script = (
+        "from tasks.celery import app; c = app.conf; print(c.worker_send_task_events, c.task_send_sent_event)"
+    )
+    environment = child_environment({"EPD_TASK_EVENTS": "false"})
+    shown = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True)
+    assert shown.stdout == b"False False\n"
 
 
 def test_every_queue_has_its_own_exchange_and_key() -> None:
