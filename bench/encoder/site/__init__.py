@@ -1,0 +1,1 @@
+"""A running stack with a real or a simulated device, the media that it fetches, and what it costs."""
