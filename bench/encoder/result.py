@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,3 +53,21 @@ def progress_bar(title: str, steps: int) -> Iterator[Step]:
             progress.update(task, advance=1, description=f"{title}: {what}")
 
         yield step
+
+
+def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """Aligned columns, as text that ends with a newline."""
+    cells = [[_cell(value) for value in row] for row in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: object) -> str:
+    match value:
+        case Mapping():
+            return ", ".join(f"{key} {one}" for key, one in value.items())
+        case list() | tuple():
+            return ", ".join(map(str, value))
+        case _:
+            return str(value)

@@ -1,4 +1,4 @@
-"""What a stretch of work costs: CPU seconds by part of the stack, and work of the store's and broker's server.
+"""What a stretch of work costs: CPU seconds by part of the stack, and what its Redis server did.
 
 The CPU time of a part is that of its process and of all processes below it, live or dead. Load generators
 and media servers are no parts.
