@@ -133,7 +133,7 @@ def _exempt_from_collection() -> None:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
-    services.completions.start(asyncio.get_running_loop())
+    services.completions.start()
     services.depth.start()
     try:
         yield

@@ -16,7 +16,7 @@ from threading import Lock
 
 from api.jobs.completions import Completions
 from epd.contracts.errors import EpdError, Overloaded, StoreUnavailable
-from epd.contracts.job import JobRecord
+from epd.contracts.job import JobRecord, PartId, PartRecord, Priority
 from epd.contracts.media import NOMINAL_BYTES, Item
 from epd.processes import PeriodicThread
 from epd.settings import Settings
@@ -119,21 +119,54 @@ class Capacity:
         if not todo:
             yield
             return
-        self._check_counters(todo)
-        nbytes = sum(sizes.get(item.index, NOMINAL_BYTES[item.modality]) for item in todo)
-        load, admissions = Load(len(todo), nbytes), self.store.admissions
-        if not admissions.admit(
-            record.job_id, load, priority=record.priority, until=record.deadline + _GRACE
-        ):
-            raise _overloaded(f"{record.priority} items and bytes in flight are at their bound")
+        self.check_counters(todo)
+        load, until = load_of(todo, sizes), record.deadline + _GRACE
+        if not self.store.admissions.admit(record.job_id, load, priority=record.priority, until=until):
+            raise at_its_bound(record.priority)
         try:
             yield
         except BaseException:
-            with suppress(EpdError):  # then the store itself finds that there is no such job
-                admissions.release(record.job_id)
+            self.release(record.job_id)
             raise
 
-    def _check_counters(self, todo: Sequence[Item]) -> None:
+    async def start(
+        self, record: JobRecord, parts: dict[PartId, PartRecord], todo: Sequence[Item], *, hits: int
+    ) -> bool:
+        """Hold the capacity of a job whose items are all downloads, and write it, in one round trip.
+
+        Args:
+            record: The job.
+            parts: The parts that it starts with.
+            todo: Its items that are not answered by the cache.
+            hits: Number of parts that were found in L1.
+
+        Returns:
+            False if there is no capacity; nothing has changed anywhere.
+
+        Raises:
+            StoreUnavailable: the store does not answer. The job may have been written, and may hold capacity.
+        """
+        return await self.store.async_jobs.start(
+            record,
+            parts,
+            self.completions.watcher,
+            load=load_of(todo, {}),
+            until=record.deadline + _GRACE,
+            hits=hits,
+        )
+
+    def release(self, job_id: str) -> None:
+        """Give back what a job holds that could not be started. Blocks."""
+        with suppress(EpdError):  # then the store itself finds that there is no such job
+            self.store.admissions.release(job_id)
+
+    def check_counters(self, todo: Sequence[Item]) -> None:
+        """Refuse items by what this process knows without the store. Never blocks.
+
+        Raises:
+            Overloaded: too much waits.
+            StoreUnavailable: the broker does not answer.
+        """
         if self.completions.full:
             raise _overloaded("too many requests wait at once")
         if self.depth.last_total() > _MESSAGES_AN_ITEM * self.settings.max_queue_items:
@@ -141,6 +174,16 @@ class Capacity:
         downloads = any(item.source.url is not None for item in todo)
         if downloads and self.store.blobs.room(BlobKind.SOURCE) <= 0:
             raise _overloaded("the blob directory is full")
+
+
+def load_of(todo: Sequence[Item], sizes: Mapping[int, int]) -> Load:
+    """The load of items; those whose size is not known count as much as their modality usually has."""
+    return Load(len(todo), sum(sizes.get(item.index, NOMINAL_BYTES[item.modality]) for item in todo))
+
+
+def at_its_bound(priority: Priority) -> Overloaded:
+    """The error of a job that does not fit into what may be in flight."""
+    return _overloaded(f"{priority} items and bytes in flight are at their bound")
 
 
 def _overloaded(reason: str) -> Overloaded:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -12,7 +14,7 @@ from api.encode.plan import CachedItem, Plan
 from api.encode.request import OnDisconnect, named_model, parse_request
 from api.encode.submission import Submitted, submit
 from api.errors import problems
-from api.jobs.actions import cancel_job, is_final, wait_job
+from api.jobs.actions import cancel_job, is_final, wait_job, wait_subscribed
 from api.jobs.answers import count_answer, job_answer
 from api.jobs.completions import watched
 from api.requests import body_of, whole_body
@@ -49,17 +51,20 @@ async def encode(request: Request) -> Response:
     """
     services = await services_of(request)
     trace = carrier_of(request.headers)
-    async with whole_body(request, limit=services.settings.max_body_bytes, budget=services.bodies) as body:
-        plan = await _plan(services, body)
-        looked = await services.store.async_cache.lookup(list(plan.source_keys.values()), plan.keys)
-        cached = plan.cached(looked)
-        if cached is not None:
-            return await _answer_cached(services, plan, cached, trace)
-        submitted = await services.call(submit, services, plan, looked, trace)
-    view = submitted.view
-    if not is_final(view) and submitted.wait > 0:
-        view = await _wait(request, services, submitted)
-    return _answer(services, view)
+    with ExitStack() as waiting:
+        async with whole_body(
+            request, limit=services.settings.max_body_bytes, budget=services.bodies
+        ) as body:
+            plan = await _plan(services, body)
+            looked = await services.store.async_cache.lookup(list(plan.source_keys.values()), plan.keys)
+            cached = plan.cached(looked)
+            if cached is not None:
+                return await _answer_cached(services, plan, cached, trace)
+            submitted = await submit(services, plan, looked, trace, waiting)
+        view = submitted.view
+        if not is_final(view) and submitted.wait > 0:
+            view = await _wait(request, services, submitted)
+        return _answer(services, view)
 
 
 async def _plan(services: Services, body: bytearray) -> Plan:
@@ -96,7 +101,11 @@ async def _wait(request: Request, services: Services, submitted: Submitted) -> J
     job_id = submitted.view.record.job_id
     with services.metrics.waiting.track_inprogress():
         async with watched(request) as caller:
-            view = await wait_job(services, job_id, submitted.wait, caller)
+            if submitted.subscription is None:
+                view = await wait_job(services, job_id, submitted.wait, caller)
+            else:
+                end = time.monotonic() + submitted.wait
+                view = await wait_subscribed(services, submitted.view, submitted.subscription, end, caller)
     if caller.disconnected and not is_final(view) and submitted.on_disconnect is OnDisconnect.CANCEL:
         logger.info("job %s: its caller left, so it is cancelled", job_id)
         services.metrics.disconnects.inc()

@@ -1,7 +1,8 @@
 """From a plan to a job: capacity, inline bytes, the record, then the messages, in that order.
 
-All of it blocks and runs in one thread of the pool. Nothing becomes visible to others before every check has
-passed.
+A job of downloads takes one round trip from the event loop for capacity and record, and a thread for its
+messages alone. A job with bytes of its own, whose files have to be written or looked at, starts in a thread
+altogether. Nothing becomes visible to others before every check has passed.
 """
 
 from __future__ import annotations
@@ -9,16 +10,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from api.encode.capacity import RETRY_AFTER
+import anyio
+
+from api.encode.capacity import RETRY_AFTER, at_its_bound
 from api.encode.plan import Plan
 from api.encode.request import OnDisconnect
 from api.encode.sources import byte_limit
+from api.jobs.completions import Subscription
 from api.services import Services
 from epd.contracts.errors import BlobSpaceFull, EpdError, Internal, MediaTooLarge, NotFound, Overloaded
-from epd.contracts.job import ErrorInfo, JobRecord, JobView, PartId, PartRecord, State
+from epd.contracts.job import JobRecord, JobView, PartId, PartRecord
 from epd.contracts.media import Item
 from epd.contracts.messages import FetchMessage
 from epd.lookup import Found
@@ -32,40 +36,121 @@ logger = logging.getLogger(__name__)
 #: Seconds within which a job has to be written. The bytes that it holds are freed when there is no such job
 #: after ``GRACE``; half of that keeps well clear of it.
 LONGEST_START = GRACE / 2
+#: Downloads that one job may have to be started on the event loop: its JSON would block the loop.
+_FEW_DOWNLOADS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A job as it was written, the seconds that its caller wants to wait, and what follows if it leaves."""
+    """A job as it was written, the seconds that its caller wants to wait, and what follows if it leaves.
+
+    ``subscription``, if there is one, has existed since before anything was published.
+    """
 
     view: JobView
     wait: float
     on_disconnect: OnDisconnect
+    subscription: Subscription | None = None
 
 
-def submit(services: Services, plan: Plan, looked: LookedUp, trace: Mapping[str, str]) -> Submitted:
+async def submit(
+    services: Services, plan: Plan, looked: LookedUp, trace: Mapping[str, str], waiting: ExitStack
+) -> Submitted:
     """Start the job of a plan. One that turns out to be all cached is final at once and publishes nothing.
+
+    The subscription of the job, if any, lasts until ``waiting`` is closed.
 
     Raises:
         NotFound, MediaTooLarge: the request is at fault; nothing was stored.
         Overloaded, BlobSpaceFull, StoreUnavailable: retry later; no job is left waiting.
     """
+    few_downloads = len(plan.items) <= _FEW_DOWNLOADS and all(item.source.url for item in plan.items)
+    if few_downloads and not looked.unsure:
+        found = plan.found(looked.memos, _cached(looked))
+        if todo := _todo(plan, found):
+            services.capacity.check_counters(todo)
+            subscription = None
+            if plan.wait > 0:
+                subscribe = services.completions.subscribe
+                subscription = waiting.enter_context(subscribe(plan.record.job_id, final_only=True))
+            parts = await _submit_downloads(services, plan, looked, found, todo, trace)
+            return _submitted(plan, parts, subscription)
+    return await services.call(_submit, services, plan, looked, trace)
+
+
+async def _submit_downloads(
+    services: Services,
+    plan: Plan,
+    looked: LookedUp,
+    found: Mapping[int, Found],
+    todo: list[Item],
+    trace: Mapping[str, str],
+) -> dict[PartId, PartRecord]:
+    """Start a job that has no bytes of its own, on the event loop."""
+    _count_saved(services, found)
+    record, parts = plan.record, _first_parts(plan.items, found)
+    with span("epd.submit", trace, items=len(plan.items), cached=len(plan.items) - len(todo)) as carrier:
+        try:
+            admitted = await services.capacity.start(record, parts, todo, hits=_hits(parts, looked))
+            if admitted:
+                await services.call(_publish, services, record, todo, carrier)
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                await services.call(_abandon, services, record, error)
+            raise
+        if not admitted:
+            raise at_its_bound(record.priority)
+    return parts
+
+
+def _abandon(services: Services, record: JobRecord, error: BaseException) -> None:
+    """Close a job that may have been written, and release what it holds."""
+    _close_failed(services, record, error)
+    services.capacity.release(record.job_id)
+
+
+def _submit(services: Services, plan: Plan, looked: LookedUp, trace: Mapping[str, str]) -> Submitted:
     found = _found(services.store, plan, looked)
-    services.metrics.saved_bytes.inc(sum(each.saved_bytes for each in found.values()))
-    todo = [item for item in plan.items if not (item.index in found and found[item.index].complete)]
+    _count_saved(services, found)
+    todo = _todo(plan, found)
     sizes = _upload_sizes(services, todo, plan)
     with (
         span("epd.submit", trace, items=len(plan.items), cached=len(plan.items) - len(todo)) as carrier,
         services.capacity.hold(plan.record, todo, sizes),
         hold_inline_bytes(services.store, plan.record, todo, plan.inline),
     ):
-        view = _start(services, plan.record, found, todo, looked, carrier)
-        return Submitted(view, plan.wait, plan.on_disconnect)
+        parts = _first_parts(plan.items, found)
+        _start(services, plan.record, parts, todo, _hits(parts, looked), carrier)
+        return _submitted(plan, parts)
+
+
+def _submitted(
+    plan: Plan, parts: Mapping[PartId, PartRecord], subscription: Subscription | None = None
+) -> Submitted:
+    view = JobView(record=plan.record, parts={str(part): state for part, state in parts.items()})
+    return Submitted(view, plan.wait, plan.on_disconnect, subscription)
+
+
+def _count_saved(services: Services, found: Mapping[int, Found]) -> None:
+    services.metrics.saved_bytes.inc(sum(each.saved_bytes for each in found.values()))
+
+
+def _todo(plan: Plan, found: Mapping[int, Found]) -> list[Item]:
+    """The items that the cache does not answer."""
+    return [item for item in plan.items if not (item.index in found and found[item.index].complete)]
+
+
+def _hits(parts: Mapping[PartId, PartRecord], looked: LookedUp) -> int:
+    return sum(part.ref is not None and part.ref.key in looked.parts for part in parts.values())
+
+
+def _cached(looked: LookedUp) -> dict[str, PartRecord]:
+    return {key: part.record for key, part in looked.parts.items()}
 
 
 def _found(store: Store, plan: Plan, looked: LookedUp) -> Mapping[int, Found]:
     """What is found, once the blocking look-up has decided about the keys that ``looked`` is unsure of."""
-    cached = {key: part.record for key, part in looked.parts.items()}
+    cached = _cached(looked)
     entries = store.embeddings.lookup(looked.unsure, counted=True) if looked.unsure else ()
     cached |= {entry.ref.key: PartRecord.done(entry, cached=True) for entry in entries if entry is not None}
     return plan.found(looked.memos, cached)
@@ -101,18 +186,18 @@ def _upload_sizes(services: Services, todo: list[Item], plan: Plan) -> dict[int,
 def _start(
     services: Services,
     record: JobRecord,
-    found: Mapping[int, Found],
+    parts: dict[PartId, PartRecord],
     todo: list[Item],
-    looked: LookedUp,
+    hits: int,
     trace: dict[str, str],
-) -> JobView:
-    parts = _first_parts(record.items, found)
-    hits = sum(part.ref is not None and part.ref.key in looked.parts for part in parts.values())
+) -> None:
     services.store.jobs.create(record, parts, watcher=services.completions.watcher, hits=hits)
     if todo:
-        _check_in_time(services, record)
-        _publish(services, record, todo, trace)
-    return JobView(record=record, parts={str(part): state for part, state in parts.items()})
+        try:
+            _publish(services, record, todo, trace)
+        except Exception as error:
+            _close_failed(services, record, error)
+            raise
 
 
 def _first_parts(items: Sequence[Item], found: Mapping[int, Found]) -> dict[PartId, PartRecord]:
@@ -132,25 +217,15 @@ def _first_parts(items: Sequence[Item], found: Mapping[int, Found]) -> dict[Part
     return parts
 
 
-def _check_in_time(services: Services, record: JobRecord) -> None:
-    """Refuse a job whose process was suspended: its bytes may be gone, and its capacity given to others.
+def _publish(services: Services, record: JobRecord, todo: list[Item], trace: dict[str, str]) -> None:
+    """Publish a job that was written, unless the process was suspended for so long that it may hold nothing.
 
     Raises:
-        Overloaded: the job was not written in time; it is closed, and its caller may retry.
+        Overloaded: the job was not written in time: its bytes may be gone, its capacity given to others.
     """
     if time.time() - record.created > LONGEST_START:
-        error = Overloaded("the request was delayed for too long", retry_after=RETRY_AFTER)
-        _close_failed(services, record.job_id, error)
-        raise error
-
-
-def _publish(services: Services, record: JobRecord, todo: list[Item], trace: dict[str, str]) -> None:
-    try:
-        services.publish(fetch_messages(record, todo, services.settings.chunk_items, trace))
-    except Exception as error:
-        cause = error if isinstance(error, EpdError) else Internal("the job could not be queued")
-        _close_failed(services, record.job_id, cause)
-        raise
+        raise Overloaded("the request was delayed for too long", retry_after=RETRY_AFTER)
+    services.publish(fetch_messages(record, todo, services.settings.chunk_items, trace))
 
 
 def fetch_messages(
@@ -172,11 +247,12 @@ def fetch_messages(
     ]
 
 
-def _close_failed(services: Services, job_id: str, cause: EpdError) -> None:
+def _close_failed(services: Services, record: JobRecord, cause: BaseException) -> None:
+    shown = cause if isinstance(cause, EpdError) else Internal("the job could not be queued")
     try:
-        services.store.jobs.close(job_id, PartRecord(state=State.FAILED, error=ErrorInfo.of(cause)))
+        services.store.jobs.close(record.job_id, PartRecord.failed(shown))
     except EpdError as error:
-        logger.warning("job %s could not be closed, its deadline ends it: %s", job_id, error)
+        logger.warning("job %s could not be closed, its deadline ends it: %s", record.job_id, error)
 
 
 @contextmanager

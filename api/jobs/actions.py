@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-from api.jobs.completions import ClientConnection
+from api.jobs.completions import ClientConnection, Subscription
 from api.services import Services
 from epd.contracts.errors import (
     CallerFault,
@@ -53,13 +53,20 @@ async def wait_job(services: Services, job_id: str, seconds: float, caller: Clie
     """
     end = time.monotonic() + seconds
     with services.completions.subscribe(job_id, final_only=True) as subscription:
-        caller.on_disconnect = subscription.wake
         view = await read_job(services, job_id)
-        while not (is_final(view) or caller.disconnected) and (left := end - time.monotonic()) > 0:
-            to_deadline = max(view.record.deadline - time.time(), 0) + 0.01
-            await subscription.wait(min(left, to_deadline, POLL_SECONDS))
-            with suppress(StoreUnavailable):
-                view = await read_job(services, job_id)
+        return await wait_subscribed(services, view, subscription, end, caller)
+
+
+async def wait_subscribed(
+    services: Services, view: JobView, subscription: Subscription, end: float, caller: ClientConnection
+) -> JobView:
+    """As ``wait_job``, until ``end`` of the monotonic clock, for a job that was read after subscribing."""
+    caller.on_disconnect = subscription.wake
+    while not (is_final(view) or caller.disconnected) and (left := end - time.monotonic()) > 0:
+        to_deadline = max(view.record.deadline - time.time(), 0) + 0.01
+        await subscription.wait(min(left, to_deadline, POLL_SECONDS))
+        with suppress(StoreUnavailable):
+            view = await read_job(services, view.record.job_id)
     return view
 
 
@@ -78,7 +85,7 @@ async def cancel_job(services: Services, job_id: str) -> JobView:
 
 
 async def _view(services: Services, job_id: str) -> JobView:
-    view = await services.call(services.store.jobs.view, job_id)
+    view = await services.store.async_jobs.view(job_id)
     if view is None:
         raise _no_job()
     return view

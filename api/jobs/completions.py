@@ -1,7 +1,7 @@
-"""Completion notices: one listener thread a process passes them to the requests that wait.
+"""Completion notices: one listener a process passes them to the requests that wait.
 
 Workers publish each change of a part to the channel of every process that watches its job. The listener
-reads this process's channel and wakes the subscriptions of the job on the event loop. A notice is only a
+reads this process's channel on the event loop and wakes the subscriptions of the job. A notice is only a
 hint: a waiting request reads the job again, so a lost notice costs time and never an answer.
 """
 
@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from threading import Event, Thread
 
 from fastapi import Request
 
 from epd.contracts.errors import EpdError, Overloaded
 from epd.contracts.job import Notice
-from epd.store.jobs import Notices
+from epd.store.notices import Notices
 
 logger = logging.getLogger(__name__)
 
@@ -27,10 +26,7 @@ MAX_SUBSCRIPTIONS = 8192
 #: Notices that one subscription keeps; more only set ``missed``.
 MAX_NOTICES = 1024
 
-_LISTEN_SECONDS = 0.2
 _PAUSE_AFTER_ERROR = 1.0
-_DISPATCH_SECONDS = 10.0
-_JOIN_SECONDS = 5.0
 
 
 class Subscription:
@@ -58,7 +54,8 @@ class Subscription:
     async def wait(self, seconds: float) -> list[Notice]:
         """Notices since the last call; waits at most ``seconds`` for the first. Empty on a timeout."""
         try:
-            await asyncio.wait_for(self._changed.wait(), max(seconds, 0))
+            async with asyncio.timeout(max(seconds, 0)):  # wait_for would make each wait a task
+                await self._changed.wait()
         except TimeoutError:
             return []
         self._changed.clear()
@@ -76,20 +73,17 @@ class Completions:
         self._limit = limit
         self._count = 0
         self._by_job: defaultdict[str, set[Subscription]] = defaultdict(set)
-        self._stopping = Event()
-        self._thread: Thread | None = None
+        self._listener: asyncio.Task[None] | None = None
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the listener thread; notices are dispatched on this loop."""
-        self._stopping.clear()
-        self._thread = Thread(target=self._listen, args=(loop,), name="completions", daemon=True)
-        self._thread.start()
+    def start(self) -> None:
+        """Start to listen, on the running event loop."""
+        self._listener = asyncio.create_task(self._listen())
 
     async def stop(self) -> None:
-        """End the listener thread and its subscription; bounded in time."""
-        self._stopping.set()
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join, _JOIN_SECONDS)
+        """End the listener and its subscription; bounded in time."""
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.wait([self._listener])
         await asyncio.to_thread(self._notices.close)
 
     @property
@@ -118,34 +112,25 @@ class Completions:
             if not self._by_job[job_id]:
                 del self._by_job[job_id]
 
-    def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
-        lost = False
-        while not self._stopping.is_set():
+    async def _listen(self) -> None:
+        while True:
             try:
-                notices = self._notices.listen(self.watcher, _LISTEN_SECONDS)
-                if notices or lost:
-                    dispatched = asyncio.run_coroutine_threadsafe(self._dispatch(notices, lost), loop)
-                    dispatched.result(_DISPATCH_SECONDS)
-                lost = False
+                await self._notices.follow(self.watcher, self._hear, self._wake_all)
             except EpdError as error:
                 logger.warning("completion notices are lost for now: %s", error)
-                lost = True
-                self._stopping.wait(_PAUSE_AFTER_ERROR)
             except Exception:
-                if loop.is_closed():
-                    return
                 logger.exception("completion notices could not be dispatched")
-                lost = True
-                self._stopping.wait(_PAUSE_AFTER_ERROR)
+            await asyncio.sleep(_PAUSE_AFTER_ERROR)
 
-    async def _dispatch(self, notices: Sequence[Notice], lost: bool) -> None:
-        for notice in notices:
-            for subscription in self._by_job.get(notice.job_id, ()):
-                subscription.offer(notice)
-        if lost:
-            for subscriptions in self._by_job.values():
-                for subscription in subscriptions:
-                    subscription.wake()
+    def _hear(self, notice: Notice) -> None:
+        for subscription in self._by_job.get(notice.job_id, ()):
+            subscription.offer(notice)
+
+    def _wake_all(self) -> None:
+        """Have every waiting request look again, because notices may have been lost."""
+        for subscriptions in self._by_job.values():
+            for subscription in subscriptions:
+                subscription.wake()
 
 
 class ClientConnection:

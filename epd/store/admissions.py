@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from epd.contracts.job import Priority
-from epd.store.connection import Connection
+from epd.store.connection import Connection, script_command
 from epd.store.keys import milliseconds
-from epd.store.scripts import Script
+from epd.store.scripts import Command, Script
 
 #: The share of the bound that bulk jobs may fill together, so that there is always room for interactive ones.
 BULK_SHARE = 0.75
@@ -52,8 +54,8 @@ class Admissions:
         Returns:
             False if they do not fit. A job that was admitted before gets True and holds no more than it did.
         """
-        answer = self._run(job_id, priority, load, milliseconds(until))
-        return bool(answer[0])
+        command = admit_command(self._bound, job_id, load, priority=priority, until=until)
+        return is_admitted(self._connection.pipe([command])[0])
 
     def release(self, job_id: str) -> None:
         """Give back everything that a job holds, as when it could not be started."""
@@ -61,17 +63,29 @@ class Admissions:
 
     def held(self, priority: Priority | None = None) -> Load:
         """Return what all jobs hold together, or those of one priority."""
-        _, items, nbytes, bulk_items, bulk_bytes = self._run("", Priority.INTERACTIVE, Load(0, 0), 1)
+        command = admit_command(self._bound, "", Load(0, 0), priority=Priority.INTERACTIVE, until=0)
+        _, items, nbytes, bulk_items, bulk_bytes = map(int, self._connection.pipe([command])[0])
         if priority is None:
             return Load(items, nbytes)
         bulk = Load(bulk_items, bulk_bytes)
         return bulk if priority is Priority.BULK else Load(items - bulk.items, nbytes - bulk.nbytes)
 
-    def _run(self, job_id: str, priority: Priority, load: Load, until_ms: int) -> list[int]:
-        """Run ``load_admit``. Its result: admitted (0 or 1), then items and bytes of all and of bulk jobs."""
-        every, bulk = self._bound.of(Priority.INTERACTIVE), self._bound.of(Priority.BULK)
-        args = (
-            job_id, priority.value, load.items, load.nbytes, until_ms,
-            every.items, every.nbytes, bulk.items, bulk.nbytes,
-        )  # fmt: skip
-        return [int(value) for value in self._connection.run(Script.LOAD_ADMIT, [], args)]
+
+def admit_command(
+    bound: AdmissionBound, job_id: str, load: Load, *, priority: Priority, until: float
+) -> Command:
+    """The command that admits a job (``load_admit``); with no items it only reads what is held.
+
+    Its result is whether the job is admitted, then items and bytes of all jobs and of bulk jobs.
+    """
+    every, bulk = bound.of(Priority.INTERACTIVE), bound.of(Priority.BULK)
+    args = (
+        job_id, priority.value, load.items, load.nbytes, milliseconds(until),
+        every.items, every.nbytes, bulk.items, bulk.nbytes,
+    )  # fmt: skip
+    return script_command(Script.LOAD_ADMIT, [], args)
+
+
+def is_admitted(answer: Sequence[Any]) -> bool:
+    """Whether the answer to ``admit_command`` admits the job."""
+    return bool(int(answer[0]))

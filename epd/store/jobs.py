@@ -1,4 +1,4 @@
-"""Jobs, one hash each, and the notices of their changes (``lua/jobs.lua``).
+"""Jobs, one hash each (``lua/jobs.lua``).
 
 The state of a job is never stored; it follows from its parts (``JobView``). The fields of a job's hash:
 
@@ -13,35 +13,28 @@ watchers      JSON list of the watchers to notify
 
 from __future__ import annotations
 
+import asyncio
 import json
-import threading
-import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-from redis.client import PubSub
-from redis.exceptions import RedisError
-
-from epd.contracts.errors import Internal, StoreUnavailable
-from epd.contracts.job import FINAL_STATES, JobRecord, JobView, Notice, PartId, PartRecord, Stage, State
+from epd.contracts.errors import Internal
+from epd.contracts.job import FINAL_STATES, JobRecord, JobView, PartId, PartRecord, Stage, State
 from epd.store import keys
-from epd.store.connection import Connection, answering, chunks, read_record, script_command
+from epd.store.admissions import AdmissionBound, Load, admit_command, is_admitted
+from epd.store.connection import Connection, chunks, read_record, script_command
 from epd.store.keys import milliseconds
+from epd.store.loop_connection import AsyncConnection
 from epd.store.scripts import Argument, Command, Script
 from epd.store.values import MAX_WATCHERS
 
 #: Shown for a part whose record was written by a version that this one cannot read.
 UNREADABLE = PartRecord.failed(Internal("the record of this part cannot be read"))
-#: Notices that one call of ``listen`` returns at most.
-MAX_NOTICES = 1000
-
-#: Seconds between a listener's checks whether it is to end. Only the thread that reads a subscription of
-#: redis-py may close it.
-_CLOSE_CHECK_SECONDS = 0.25
 _PART = "part:"
 #: The record of a running part, by stage.
 _RUNNING = {stage: PartRecord(state=State.RUNNING, stage=stage).to_json() for stage in Stage}
+#: Fields of a job up to which it is parsed on the event loop.
+_FEW_FIELDS = 200
 
 
 class Jobs:
@@ -68,21 +61,12 @@ class Jobs:
             watcher: A process to notify of changes.
             hits: Number of parts that were found in L1, to be counted in the totals of the cache.
         """
-        texts = [(part_id, part.to_json(), part.state in FINAL_STATES) for part_id, part in parts.items()]
-        job = create_command(record, texts, job_ttl=self._job_ttl, watcher=watcher)
+        job = create_command(record, _texts(parts), job_ttl=self._job_ttl, watcher=watcher)
         self._connection.pipe([job, count_hits_command(hits)] if hits else [job])
 
     def view(self, job_id: str) -> JobView | None:
         """Return the present state of a job; None if there is no such job, or its record is unreadable."""
-        fields: dict[str, str] = self._connection.call("HGETALL", keys.job(job_id))
-        record = read_record(JobRecord, fields.get("record"))
-        if record is None:
-            return None
-        parts: dict[str, PartRecord] = {}
-        for name, text in fields.items():
-            if name.startswith(_PART):
-                parts[name.removeprefix(_PART)] = read_record(PartRecord, text) or UNREADABLE
-        return JobView(record=record, parts=parts)
+        return _view(self._connection.call("HGETALL", keys.job(job_id)))
 
     def open_parts(self, job_ids: Sequence[str]) -> list[int | None]:
         """Return for each job how many parts are not final; None if there is no such job. One round trip."""
@@ -135,14 +119,81 @@ def advance_command(parts: Sequence[tuple[str, PartId]], stage: Stage) -> Comman
     return script_command(Script.JOB_ADVANCE, [], (_RUNNING[stage], stage, *chain.from_iterable(named)))
 
 
+class AsyncJobs:
+    """Jobs for an event loop, which no call blocks: they are started and read there."""
+
+    def __init__(self, connection: AsyncConnection, bound: AdmissionBound, *, job_ttl: float) -> None:
+        """Borrow a connection; finished jobs are kept for ``job_ttl`` seconds."""
+        self._connection = connection
+        self._bound = bound
+        self._job_ttl = job_ttl
+
+    async def start(
+        self,
+        record: JobRecord,
+        parts: dict[PartId, PartRecord],
+        watcher: str,
+        *,
+        load: Load,
+        until: float,
+        hits: int = 0,
+    ) -> bool:
+        """Admit a job (see ``Admissions.admit``) and write it (see ``Jobs.create``), in one round trip.
+
+        Returns:
+            False if its load does not fit; nothing is written then.
+        """
+        admit = admit_command(self._bound, record.job_id, load, priority=record.priority, until=until)
+        create = create_command(
+            record, _texts(parts), job_ttl=self._job_ttl, watcher=watcher, only_admitted=True
+        )
+        admission, created = await self._connection.pipe([admit, create])
+        if not is_admitted(admission):
+            return False
+        # A server that had lost the first script alone runs them in the wrong order.
+        again = [create] if int(created) < 0 else []
+        if hits or again:
+            await self._connection.pipe([*again, *([count_hits_command(hits)] if hits else [])])
+        return True
+
+    async def view(self, job_id: str) -> JobView | None:
+        """Return the present state of a job, as ``Jobs.view`` does. A large job is parsed in a thread."""
+        answer = await self._connection.call("HGETALL", keys.job(job_id))
+        fields = answer if isinstance(answer, dict) else dict(zip(answer[::2], answer[1::2], strict=True))
+        if len(fields) > _FEW_FIELDS:
+            return await asyncio.to_thread(_view, fields)
+        return _view(fields)
+
+
+def _view(fields: dict[str, str]) -> JobView | None:
+    record = read_record(JobRecord, fields.get("record"))
+    if record is None:
+        return None
+    parts: dict[str, PartRecord] = {}
+    for name, text in fields.items():
+        if name.startswith(_PART):
+            parts[name.removeprefix(_PART)] = read_record(PartRecord, text) or UNREADABLE
+    return JobView(record=record, parts=parts)
+
+
+def _texts(parts: dict[PartId, PartRecord]) -> Iterator[tuple[PartId, str, bool]]:
+    """What ``create_command`` takes of parts."""
+    for part_id, part in parts.items():
+        yield part_id, part.to_json(), part.state in FINAL_STATES
+
+
 def create_command(
     record: JobRecord,
     parts: Iterable[tuple[PartId, str, bool]],
     *,
     job_ttl: float,
     watcher: str | None = None,
+    only_admitted: bool = False,
 ) -> Command:
-    """The command that writes a job. ``parts`` are PartRecord JSON, and whether each is final."""
+    """The command that writes a job, or with ``only_admitted`` only one that holds load.
+
+    ``parts`` are PartRecord JSON, and whether each is final.
+    """
     fields: list[Argument] = ["record", record.to_json()]
     if watcher is not None:
         fields += ("watchers", json.dumps([watcher]))
@@ -155,74 +206,10 @@ def create_command(
         else:
             open_parts += 1
     end = milliseconds(record.deadline + job_ttl)
-    args = (end, milliseconds(job_ttl), open_parts, *fields)
+    args = (end, milliseconds(job_ttl), open_parts, record.job_id if only_admitted else "", *fields)
     return script_command(Script.JOB_CREATE, [keys.job(record.job_id)], args)
 
 
 def count_hits_command(hits: int) -> Command:
     """The command that adds the cached parts of a new job to the totals of L1."""
     return ("HINCRBY", keys.CACHE_TOTALS, "hits_l1", hits)
-
-
-class Notices:
-    """Changes of parts, as published to the processes that watch their jobs.
-
-    Each watcher has one subscription, which its first ``listen`` opens, and one thread that listens.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._closing = threading.Event()
-        self._guard = threading.Lock()
-        self._reading: dict[str, threading.Lock] = {}
-        self._subscriptions: dict[str, PubSub] = {}
-
-    def listen(self, watcher: str, timeout: float) -> list[Notice]:
-        """Return the notices that have arrived, or wait up to ``timeout`` seconds for the first one.
-
-        Raises:
-            StoreUnavailable: the subscription broke; the next call opens a new one. Notices may have been
-                lost, so the caller has to read its jobs again.
-        """
-        with self._guard:
-            reading = self._reading.setdefault(watcher, threading.Lock())
-        with reading:
-            try:
-                return self._drain(self._subscription(watcher), time.monotonic() + timeout)
-            except StoreUnavailable:
-                self._drop(watcher)
-                raise
-
-    def close(self) -> None:
-        """End all subscriptions. A call that listens returns what it has; a later call subscribes again."""
-        self._closing.set()
-        with self._guard:
-            readers, self._reading = dict(self._reading), {}
-        for watcher, reading in readers.items():
-            with reading:
-                self._drop(watcher)
-        self._closing.clear()
-
-    def _subscription(self, watcher: str) -> PubSub:
-        if watcher not in self._subscriptions:
-            self._subscriptions[watcher] = self._connection.subscribe(keys.events(watcher))
-        return self._subscriptions[watcher]
-
-    def _drain(self, subscription: PubSub, end: float) -> list[Notice]:
-        notices: list[Notice] = []
-        while len(notices) < MAX_NOTICES and not self._closing.is_set():
-            wait = 0.0 if notices else min(_CLOSE_CHECK_SECONDS, max(0.0, end - time.monotonic()))
-            with answering():
-                message = subscription.get_message(timeout=wait)
-            if message is not None:
-                notice = read_record(Notice, message["data"])
-                notices += [notice] if notice is not None else []
-            elif notices or time.monotonic() >= end:
-                break
-        return notices
-
-    def _drop(self, watcher: str) -> None:
-        subscription = self._subscriptions.pop(watcher, None)
-        if subscription is not None:
-            with suppress(RedisError, OSError):
-                subscription.close()

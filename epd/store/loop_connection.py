@@ -13,7 +13,8 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, cast
+from contextlib import suppress
+from typing import Any, NoReturn, cast
 
 import hiredis
 from redis.connection import SSLConnection, parse_url
@@ -29,6 +30,8 @@ _MAX_CALLS = 4096
 #: Threads of a ``ThreadConnection``. Further calls wait for a free one.
 _MAX_THREADS = 32
 _NO_SCRIPT = "NOSCRIPT"
+#: Seconds between two checks of a subscription's socket.
+_PING_SECONDS = 15.0
 
 # hiredis's type stub allows only commands whose arguments are all of one type.
 _pack = cast(Callable[[Command], bytes], hiredis.pack_command)
@@ -106,6 +109,30 @@ class LoopConnection(AsyncConnection):
         if socket is not None:
             await asyncio.wait_for(socket.closed.wait(), self._timeout)
 
+    async def listen(
+        self, channel: str, heard: Callable[[str], None], opened: Callable[[], None]
+    ) -> NoReturn:
+        """Pass the messages of a channel to ``heard`` until the connection breaks; it is not shared.
+
+        ``opened`` is called once, when the subscription has begun. Always raises ``StoreUnavailable``.
+        """
+        with answering():
+            socket = await self._connected()
+            socket.heard = heard
+            try:
+                async with asyncio.timeout(self._timeout):
+                    (answer,) = await socket.send([("SUBSCRIBE", channel)])
+                if isinstance(answer, Exception):
+                    raise answer
+                opened()
+                while True:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(socket.closed.wait(), _PING_SECONDS)
+                    async with asyncio.timeout(self._timeout):
+                        await socket.send([("PING",)])
+            finally:
+                socket.abort()
+
     def _drop(self) -> _Socket | None:
         socket, self._socket = self._socket, None
         if socket is not None:
@@ -145,6 +172,10 @@ class LoopConnection(AsyncConnection):
         return await asyncio.shield(self._opening)
 
     async def _open(self) -> _Socket:
+        self._socket = await self._connected()
+        return self._socket
+
+    async def _connected(self) -> _Socket:
         options, loop = self._options, asyncio.get_running_loop()
         async with asyncio.timeout(self._timeout):
             if "path" in options:
@@ -159,7 +190,6 @@ class LoopConnection(AsyncConnection):
             except BaseException:
                 socket.abort()
                 raise
-        self._socket = socket
         return socket
 
     def _greeting(self) -> list[Command]:
@@ -197,6 +227,8 @@ class _Socket(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.lost = False
         self.closed = asyncio.Event()
+        #: Called with each message of the channels that this socket has subscribed to.
+        self.heard: Callable[[str], None] | None = None
 
     def send(self, commands: Sequence[Command]) -> asyncio.Future[list[Any]]:
         """Write commands at once. The future gives their replies, in which errors are exceptions.
@@ -236,6 +268,9 @@ class _Socket(asyncio.Protocol):
             self.abort()
 
     def _take(self, reply: Any) -> None:
+        if self.heard is not None and isinstance(reply, list) and reply[0] == "message":
+            self.heard(reply[2])
+            return
         future, replies, count = self._calls[0]
         replies.append(reply)
         if len(replies) == count:

@@ -17,8 +17,9 @@ from epd.store.files.embedding_folder import EmbeddingFolder
 from epd.store.files.tiers import TierFiles
 from epd.store.flights import Flights
 from epd.store.handoffs import AsyncHandoffs, Handoffs
-from epd.store.jobs import Jobs, Notices
+from epd.store.jobs import AsyncJobs, Jobs
 from epd.store.loop_connection import AsyncConnection, LoopConnection, ThreadConnection
+from epd.store.notices import Notices
 from epd.store.records import Cards, Heartbeats, Segments, Sources, Uploads
 from epd.store.values import InlineHolder
 
@@ -50,6 +51,7 @@ class Store:
     heartbeats: Heartbeats
     notices: Notices
     async_cache: AsyncCache
+    async_jobs: AsyncJobs
     async_handoffs: AsyncHandoffs
     disconnect: Callable[[], None]
 
@@ -71,6 +73,7 @@ def open_store(settings: Settings) -> Store:
     loop = _loop_connection(settings, connection)
     files, index = _tier_files(settings), EmbeddingIndex(connection, _limits(settings))
     uploads = Uploads(connection, ttl=settings.media_ttl)
+    bound = AdmissionBound(settings.max_queue_items, settings.max_queue_bytes)
     return Store(
         embeddings=Embeddings(index, files),
         flights=Flights(
@@ -85,15 +88,16 @@ def open_store(settings: Settings) -> Store:
             connection, lease=settings.flight_lease, memo_ttl=settings.embedding_ttl
         ),
         jobs=Jobs(connection, job_ttl=settings.job_ttl),
-        admissions=Admissions(connection, AdmissionBound(settings.max_queue_items, settings.max_queue_bytes)),
+        admissions=Admissions(connection, bound),
         handoffs=Handoffs(connection, ttl=settings.handoff_ttl),
         blobs=Blobs(settings.blob_dir, uploads, limit=settings.blob_bytes, media_ttl=settings.media_ttl),
         cards=Cards(connection),
         sources=Sources(connection, ttl=settings.embedding_ttl, audio_ttl=settings.job_deadline),
         segments=Segments(connection, most=settings.segments, ttl=settings.embedding_ttl),
         heartbeats=Heartbeats(connection, ttl=settings.heartbeat_ttl),
-        notices=Notices(connection),
+        notices=Notices(connection, loop),
         async_cache=AsyncCache(loop, files, job_ttl=settings.job_ttl),
+        async_jobs=AsyncJobs(loop, bound, job_ttl=settings.job_ttl),
         async_handoffs=AsyncHandoffs(loop),
         disconnect=connection.close,
     )

@@ -39,14 +39,15 @@ end
 
 --@script job_create
 -- Writes a job once. A second call, the retry after a lost answer, changes nothing.
--- KEYS: JOB..job. ARGV: end of its life in Unix ms, TTL of a final job in ms, number of open parts, then
---   field, value, field, value ...
--- Writes KEYS[1] (hash). Result: 1, or 0 if the job exists.
+-- KEYS: JOB..job. ARGV: end of its life in Unix ms, TTL of a final job in ms, number of open parts, the job if it
+--   has to be admitted (else empty), then field, value, field, value ...
+-- Reads LOAD_JOBS; writes KEYS[1] (hash). Result: 1, 0 if the job exists, -1 if it is not admitted.
 --@use batches
-local job, ends, job_ttl, open = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
+local job, ends, job_ttl, open, admitted = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 if redis.call('EXISTS', job) == 1 then return 0 end
+if admitted ~= '' and redis.call('HEXISTS', LOAD_JOBS, admitted) == 0 then return -1 end
 redis.call('HSET', job, 'open', open)
-in_batches(ARGV, 4, function(...) redis.call('HSET', job, ...) end)
+in_batches(ARGV, 5, function(...) redis.call('HSET', job, ...) end)
 if open > 0 then
   redis.call('PEXPIREAT', job, ends)
 else

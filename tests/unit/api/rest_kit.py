@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from fastapi.testclient import TestClient
 
@@ -57,8 +56,7 @@ def running(folder: Path, stores: Stores, **overrides: object) -> Iterator[Rest]
     worker = WorkerDouble(store, config)
     depth = QueueDepth(lambda: dict(queues))
     app = create_app(settings, config=config, store=store, publisher=worker, depth=depth)
-    # What an application waits for at its end: its listener's current turn.
-    with patch("api.jobs.completions._LISTEN_SECONDS", 0.02), TestClient(app) as client:
+    with TestClient(app) as client:
         yield Rest(client, store, worker, settings, app.state.services, queues)
     worker.stop()
 

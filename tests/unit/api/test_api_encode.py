@@ -6,11 +6,14 @@ import base64
 import json
 import threading
 import time
+from typing import Any
 
 import pytest
 
 from epd.contracts.errors import StoreUnavailable
+from epd.contracts.job import JobRecord
 from epd.identity import content_digest
+from epd.store.admissions import Load
 from tests.unit.api.rest_kit import MakeRest, Rest
 
 CAT = {"type": "image", "url": "http://media.test/cat.png", "id": "cat"}
@@ -136,23 +139,53 @@ def test_messages_are_chunks_of_small_references(rest: Rest) -> None:
     assert max(len(message.to_json()) for message in rest.worker.published) < 16_000
 
 
-def test_a_failed_publish_leaves_no_queued_job(rest: Rest) -> None:
+@pytest.mark.parametrize("owned", [False, True], ids=["a download", "with bytes of its own"])
+def test_a_failed_publish_leaves_no_queued_job(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch, owned: bool
+) -> None:
+    item = {"type": "image", "data": base64.b64encode(PNG).decode()} if owned else CAT
     rest.worker.failing = StoreUnavailable("the broker does not answer")
     created: list[str] = []
-    create = rest.store.jobs.create
-    object.__setattr__(
-        rest.store.jobs, "create", lambda r, *a, **k: (created.append(r.job_id), create(r, *a, **k))
-    )
-    answer = rest.client.post("/v1/encode", json={"items": [CAT]})
+    owner, name = (rest.store.jobs, "create") if owned else (rest.store.async_jobs, "start")
+    write = getattr(owner, name)
+
+    def noted(record: JobRecord, *args: object, **named: object) -> object:
+        created.append(record.job_id)
+        return write(record, *args, **named)
+
+    monkeypatch.setattr(owner, name, noted)
+    answer = rest.client.post("/v1/encode", json={"items": [item]})
     assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
     assert answer.headers["Retry-After"] == "1"
     job = rest.client.get(f"/v1/jobs/{created[0]}").json()
     assert (job["state"], job["items"][0]["error"]["code"]) == ("failed", "store_unavailable")
     rest.worker.failing = RuntimeError("secret detail")
-    answer = rest.client.post("/v1/encode", json={"items": [CAT]})
+    answer = rest.client.post("/v1/encode", json={"items": [item]})
     assert (answer.status_code, answer.json()["code"]) == (500, "internal")
     assert "secret" not in answer.text
     assert rest.client.get(f"/v1/jobs/{created[1]}").json()["state"] == "failed"
+    assert rest.store.admissions.held() == Load(0, 0)
+    assert rest.services.completions.waiting == 0
+
+
+def test_a_store_that_answers_too_late_leaves_no_job_and_no_load(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job was written and admitted, and only the answer was lost."""
+    created: list[str] = []
+    write = rest.store.async_jobs.start
+
+    async def lost(record: JobRecord, *args: Any, **named: Any) -> bool:
+        created.append(record.job_id)
+        await write(record, *args, **named)
+        raise StoreUnavailable("the store does not answer")
+
+    monkeypatch.setattr(rest.store.async_jobs, "start", lost)
+    answer = rest.client.post("/v1/encode", json={"items": [CAT]})
+    assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
+    assert rest.worker.published == []
+    assert rest.client.get(f"/v1/jobs/{created[0]}").json()["state"] == "failed"
+    assert rest.store.admissions.held() == Load(0, 0)
 
 
 def test_full_queues_refuse_new_work_but_not_cached_answers(make_rest: MakeRest) -> None:

@@ -10,12 +10,14 @@ import time
 
 import pytest
 
+from api.jobs.completions import Completions
 from epd.contracts.errors import StoreUnavailable
-from epd.contracts.job import PartId
+from epd.contracts.job import JobView, PartId
 from epd.contracts.media import Modality
 from epd.contracts.responses import EventAnswer
 from epd.identity import source_key
 from epd.lookup import cards_of, needs_of
+from epd.store.jobs import AsyncJobs
 from epd.store.values import Claim, SourceMemo, Waiter
 from tests.api_worker_double import beat
 from tests.unit.api.rest_kit import MakeRest, Rest
@@ -115,31 +117,31 @@ def test_a_store_that_goes_away_is_503_and_comes_back(rest: Rest, monkeypatch: p
 
     job_id = rest.encode(CAT)["job_id"]
     with monkeypatch.context() as patch:
-        patch.setattr(type(rest.store.jobs), "view", away)
+        patch.setattr(type(rest.store.async_jobs), "view", away)
         answer = rest.client.get(f"/v1/jobs/{job_id}")
         assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
     assert rest.client.get(f"/v1/jobs/{job_id}").status_code == 200
 
 
 def test_a_wait_outlives_a_store_that_goes_away(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
-    view, calls = type(rest.store.jobs).view, iter(range(1000))
+    view, calls = type(rest.store.async_jobs).view, iter(range(1000))
 
-    def sometimes(jobs: object, job_id: str) -> object:
+    async def sometimes(jobs: AsyncJobs, job_id: str) -> JobView | None:
         if next(calls) in (1, 2):
             raise StoreUnavailable("the store does not answer")
-        return view(jobs, job_id)
+        return await view(jobs, job_id)
 
     rest.worker.go.clear()
     monkeypatch.setattr("api.jobs.actions.POLL_SECONDS", 0.1)
-    monkeypatch.setattr(type(rest.store.jobs), "view", sometimes)
+    monkeypatch.setattr(type(rest.store.async_jobs), "view", sometimes)
     threading.Timer(0.5, rest.worker.go.set).start()
     assert rest.encode(CAT)["state"] == "done"
     assert next(calls) > 3
 
 
 def test_lost_notices_cost_time_only(make_rest: MakeRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Completions, "_hear", _deaf)
     rest = make_rest()
-    monkeypatch.setattr(type(rest.services.completions), "_dispatch", _deaf)
     monkeypatch.setattr("api.jobs.actions.POLL_SECONDS", 0.1)
     rest.worker.go.clear()
     threading.Timer(0.2, rest.worker.go.set).start()
@@ -148,7 +150,7 @@ def test_lost_notices_cost_time_only(make_rest: MakeRest, monkeypatch: pytest.Mo
     assert time.monotonic() - began < 5
 
 
-async def _deaf(*_: object) -> None:
+def _deaf(*_: object) -> None:
     return
 
 
