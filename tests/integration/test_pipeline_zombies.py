@@ -72,7 +72,8 @@ def all_through(line: Line) -> bool:
 
 
 def names_of(folder: Path) -> list[str]:
-    return [path.name for path in folder.glob("[!.]*")]
+    """Names of the blobs, those that are being written included."""
+    return [path.name for pattern in ("[!.]*", ".writing/*/*") for path in folder.glob(pattern)]
 
 
 def check_one_result(line: Line, job: str, messages: list[EncodeMessage]) -> None:

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import struct
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,13 +36,13 @@ class Totals:
 
     Attributes:
         used: bytes of all files and all accounts.
-        ceiling: the most bytes that the device takes.
+        ceiling: the most bytes that the device takes; no bound before the first count.
         counted_at: when the files were last counted, in Unix seconds.
         refused_at: when a writer was last refused, in Unix seconds.
     """
 
     used: int = 0
-    ceiling: int = 0
+    ceiling: int = sys.maxsize
     counted_at: float = 0.0
     refused_at: float = 0.0
 
