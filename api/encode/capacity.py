@@ -130,7 +130,13 @@ class Capacity:
             raise
 
     async def start(
-        self, record: JobRecord, parts: dict[PartId, PartRecord], todo: Sequence[Item], *, hits: int
+        self,
+        record: JobRecord,
+        parts: dict[PartId, PartRecord],
+        todo: Sequence[Item],
+        *,
+        hits: int,
+        is_awaited: bool,
     ) -> bool:
         """Hold the capacity of a job whose items are all downloads, and write it, in one round trip.
 
@@ -139,6 +145,7 @@ class Capacity:
             parts: The parts that it starts with.
             todo: Its items that are not answered by the cache.
             hits: Number of parts that were found in L1.
+            is_awaited: A request waits for the end of the job, so this process is notified of that alone.
 
         Returns:
             False if there is no capacity; nothing has changed anywhere.
@@ -146,10 +153,12 @@ class Capacity:
         Raises:
             StoreUnavailable: the store does not answer. The job may have been written, and may hold capacity.
         """
+        watcher = self.completions.watcher
         return await self.store.async_jobs.start(
             record,
             parts,
-            self.completions.watcher,
+            watcher=None if is_awaited else watcher,
+            waiter=watcher if is_awaited else None,
             load=load_of(todo, {}),
             until=record.deadline + _GRACE,
             hits=hits,

@@ -91,7 +91,9 @@ async def _submit_downloads(
     record, parts = plan.record, _first_parts(plan.items, found)
     with span("epd.submit", trace, items=len(plan.items), cached=len(plan.items) - len(todo)) as carrier:
         try:
-            admitted = await services.capacity.start(record, parts, todo, hits=_hits(parts, looked))
+            admitted = await services.capacity.start(
+                record, parts, todo, hits=_hits(parts, looked), is_awaited=plan.wait > 0
+            )
             if admitted:
                 await services.call(_publish, services, record, todo, carrier)
         except BaseException as error:

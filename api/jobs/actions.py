@@ -18,7 +18,7 @@ from epd.contracts.errors import (
     NotFound,
     StoreUnavailable,
 )
-from epd.contracts.job import FINAL_STATES, ErrorInfo, JobView, PartId, PartRecord, State
+from epd.contracts.job import FINAL_STATES, ErrorInfo, JobRecord, JobView, PartId, PartRecord, State
 from epd.contracts.messages import FetchMessage
 from epd.identity import download_key
 from epd.lookup import cards_of, last_digest, needs_of
@@ -34,13 +34,15 @@ def is_final(view: JobView) -> bool:
     return all(part.state in FINAL_STATES for part in view.parts.values())
 
 
-async def read_job(services: Services, job_id: str) -> JobView:
+async def read_job(services: Services, job_id: str, record: JobRecord | None = None) -> JobView:
     """The job as it stands; one that is past its deadline is closed as expired first.
+
+    The record is not parsed again where the caller has it.
 
     Raises:
         NotFound: there is no such job, or it has expired.
     """
-    view = await _view(services, job_id)
+    view = await _view(services, job_id, record)
     if not is_final(view) and time.time() > view.record.deadline:
         return await _close(services, view, State.EXPIRED, DeadlineExceeded("the job's deadline passed"))
     return view
@@ -66,7 +68,7 @@ async def wait_subscribed(
         to_deadline = max(view.record.deadline - time.time(), 0) + 0.01
         await subscription.wait(min(left, to_deadline, POLL_SECONDS))
         with suppress(StoreUnavailable):
-            view = await read_job(services, view.record.job_id)
+            view = await read_job(services, view.record.job_id, view.record)
     return view
 
 
@@ -84,8 +86,8 @@ async def cancel_job(services: Services, job_id: str) -> JobView:
     return await _close(services, view, State.CANCELLED, Cancelled("the caller cancelled the job"))
 
 
-async def _view(services: Services, job_id: str) -> JobView:
-    view = await services.store.async_jobs.view(job_id)
+async def _view(services: Services, job_id: str, record: JobRecord | None = None) -> JobView:
+    view = await services.store.async_jobs.view(job_id, record)
     if view is None:
         raise _no_job()
     return view

@@ -14,7 +14,7 @@ import orjson
 
 from api.encode.plan import CachedItem
 from epd.contracts.embedding import EmbeddingRef
-from epd.contracts.job import JobRecord, JobView, PartId, PartRecord, State
+from epd.contracts.job import JobRecord, JobView, PartId, PartRecord, State, combined_state, state_of_parts
 from epd.contracts.media import Modality
 from epd.contracts.responses import EmbeddingAnswer, ItemAnswer, JobAnswer, PartAnswer, Usage
 from epd.store.cache.async_cache import ENTRIES, CachedPart
@@ -25,25 +25,29 @@ _TRACKS = tuple(Modality)  # going through an enum's members costs more than wha
 
 def job_answer(view: JobView) -> JobAnswer:
     """A job with its items in the order of the request."""
+    items = tuple(item_answer(view, index) for index in range(len(view.record.items)))
     return JobAnswer(
         job_id=view.record.job_id,
         model=view.record.model,
-        state=view.state,
-        items=tuple(item_answer(view, index) for index in range(len(view.record.items))),
+        state=combined_state(item.state for item in items),
+        items=items,
         usage=_usage(view),
     )
 
 
 def item_answer(view: JobView, index: int) -> ItemAnswer:
     """One item. ``cached`` is true when nothing of it had to be encoded for this job."""
-    (_, main), *tracks = view.parts_of(index)
-    item = view.record.items[index]
+    (main_id, main), *tracks = view.parts_of(index)
+    records = [main, *(record for _, record in tracks)]
+    fields = _part_fields(main_id.track, main)
+    fields["state"] = state_of_parts(records)
+    fields["cached"] = all(record.cached for record in records)
     return ItemAnswer(
-        **_part_fields(item.modality, main) | {"state": view.item_state(index)},
+        **fields,
         index=index,
         id=view.record.ids[index],
         tracks=tuple(part_answer(part.track, record) for part, record in tracks),
-    ).model_copy(update={"cached": all(record.cached for _, record in view.parts_of(index))})
+    )
 
 
 def part_answer(track: Modality, record: PartRecord) -> PartAnswer:

@@ -7,7 +7,7 @@ the states of their parts and never stored, so they cannot disagree.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -147,12 +147,7 @@ class JobView(Wire):
 
     def item_state(self, index: int) -> State:
         """The state of an item: that of its main part, or ``partial`` when only a track failed."""
-        main = self.parts[str(PartId(index, self.record.items[index].modality))].state
-        states = [record.state for _, record in self.parts_of(index)]
-        if any(state not in FINAL_STATES for state in states):
-            queued = all(state is State.QUEUED for state in states)
-            return State.QUEUED if queued else State.RUNNING
-        return combined_state([main]) if main is not State.DONE else combined_state(states)
+        return state_of_parts([record for _, record in self.parts_of(index)])
 
     def parts_of(self, index: int) -> list[tuple[PartId, PartRecord]]:
         """The parts of one item, the main part first."""
@@ -164,6 +159,14 @@ class JobView(Wire):
     def state(self) -> State:
         """The state of the job, derived from its items."""
         return combined_state(self.item_state(index) for index in range(len(self.record.items)))
+
+
+def state_of_parts(parts: Sequence[PartRecord]) -> State:
+    """The state of an item with these parts, the main part first."""
+    states = [part.state for part in parts]
+    if any(state not in FINAL_STATES for state in states):
+        return State.QUEUED if all(state is State.QUEUED for state in states) else State.RUNNING
+    return states[0] if states[0] is not State.DONE else combined_state(states)
 
 
 def combined_state(states: Iterable[State]) -> State:

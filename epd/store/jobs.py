@@ -8,7 +8,8 @@ part:{id}     PartRecord JSON, one per part ("3.audio")
 final:{id}    "1" once that part is final; set first, so the first final record wins
 open          number of parts that are not final; at zero the hash gets ``job_ttl``
 closed        the state that ``close`` gave, for people who look; no part is added from then on
-watchers      JSON list of the watchers to notify
+watchers      JSON list of the watchers to notify of each change
+waiter        the watcher to notify of the end of the job alone
 """
 
 from __future__ import annotations
@@ -132,20 +133,28 @@ class AsyncJobs:
         self,
         record: JobRecord,
         parts: dict[PartId, PartRecord],
-        watcher: str,
         *,
         load: Load,
         until: float,
+        watcher: str | None = None,
+        waiter: str | None = None,
         hits: int = 0,
     ) -> bool:
         """Admit a job (see ``Admissions.admit``) and write it (see ``Jobs.create``), in one round trip.
+
+        ``waiter`` is a process to notify of the end of the job alone.
 
         Returns:
             False if its load does not fit; nothing is written then.
         """
         admit = admit_command(self._bound, record.job_id, load, priority=record.priority, until=until)
         create = create_command(
-            record, _texts(parts), job_ttl=self._job_ttl, watcher=watcher, only_admitted=True
+            record,
+            _texts(parts),
+            job_ttl=self._job_ttl,
+            watcher=watcher,
+            waiter=waiter,
+            only_admitted=True,
         )
         admission, created = await self._connection.pipe([admit, create])
         if not is_admitted(admission):
@@ -156,17 +165,21 @@ class AsyncJobs:
             await self._connection.pipe([*again, *([count_hits_command(hits)] if hits else [])])
         return True
 
-    async def view(self, job_id: str) -> JobView | None:
-        """Return the present state of a job, as ``Jobs.view`` does. A large job is parsed in a thread."""
+    async def view(self, job_id: str, record: JobRecord | None = None) -> JobView | None:
+        """Return the present state of a job, as ``Jobs.view`` does. A large job is parsed in a thread.
+
+        The record, which never changes, is not parsed again where the caller has it.
+        """
         answer = await self._connection.call("HGETALL", keys.job(job_id))
         fields = answer if isinstance(answer, dict) else dict(zip(answer[::2], answer[1::2], strict=True))
         if len(fields) > _FEW_FIELDS:
-            return await asyncio.to_thread(_view, fields)
-        return _view(fields)
+            return await asyncio.to_thread(_view, fields, record)
+        return _view(fields, record)
 
 
-def _view(fields: dict[str, str]) -> JobView | None:
-    record = read_record(JobRecord, fields.get("record"))
+def _view(fields: dict[str, str], known: JobRecord | None = None) -> JobView | None:
+    text = fields.get("record")
+    record = known if known is not None and text is not None else read_record(JobRecord, text)
     if record is None:
         return None
     parts: dict[str, PartRecord] = {}
@@ -188,6 +201,7 @@ def create_command(
     *,
     job_ttl: float,
     watcher: str | None = None,
+    waiter: str | None = None,
     only_admitted: bool = False,
 ) -> Command:
     """The command that writes a job, or with ``only_admitted`` only one that holds load.
@@ -197,6 +211,8 @@ def create_command(
     fields: list[Argument] = ["record", record.to_json()]
     if watcher is not None:
         fields += ("watchers", json.dumps([watcher]))
+    if waiter is not None:
+        fields += ("waiter", waiter)
     open_parts = 0
     for part_id, text, final in parts:
         name = str(part_id)

@@ -6,12 +6,17 @@
 --@use load
 
 local function announce(job_id, part, state, stage, job_final)
-  local watchers = redis.call('HGET', JOB .. job_id, 'watchers')
-  if not watchers then return end
+  local watching = redis.call('HMGET', JOB .. job_id, 'watchers', 'waiter')
+  local watchers, waiter = watching[1] and cjson.decode(watching[1]) or {}, job_final and watching[2]
+  for _, watcher in ipairs(watchers) do
+    if watcher == waiter then waiter = false end
+  end
+  if waiter then watchers[#watchers + 1] = waiter end
+  if #watchers == 0 then return end
   local notice = {job_id = job_id, part = part, state = state, job_final = job_final}
   if stage then notice.stage = stage end
   local text = cjson.encode(notice)
-  for _, watcher in ipairs(cjson.decode(watchers)) do
+  for _, watcher in ipairs(watchers) do
     redis.call('PUBLISH', EVENTS .. watcher, text)
   end
 end

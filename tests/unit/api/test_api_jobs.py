@@ -12,7 +12,7 @@ import pytest
 
 from api.jobs.completions import Completions
 from epd.contracts.errors import StoreUnavailable
-from epd.contracts.job import JobView, PartId
+from epd.contracts.job import JobRecord, JobView, PartId
 from epd.contracts.media import Modality
 from epd.contracts.responses import EventAnswer
 from epd.identity import source_key
@@ -126,10 +126,10 @@ def test_a_store_that_goes_away_is_503_and_comes_back(rest: Rest, monkeypatch: p
 def test_a_wait_outlives_a_store_that_goes_away(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
     view, calls = type(rest.store.async_jobs).view, iter(range(1000))
 
-    async def sometimes(jobs: AsyncJobs, job_id: str) -> JobView | None:
+    async def sometimes(jobs: AsyncJobs, job_id: str, record: JobRecord | None = None) -> JobView | None:
         if next(calls) in (1, 2):
             raise StoreUnavailable("the store does not answer")
-        return await view(jobs, job_id)
+        return await view(jobs, job_id, record)
 
     rest.worker.go.clear()
     monkeypatch.setattr("api.jobs.actions.POLL_SECONDS", 0.1)
