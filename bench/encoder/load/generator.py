@@ -135,7 +135,7 @@ class Tally:
             if not _KEY.fullmatch(key):
                 return f"{url}: no embedding"
             if self._keys.setdefault(url, key) != key or self._urls.setdefault(key, url) != url:
-                return f"{url}: its key {key} is that of {self._urls[key]}, or differs from an earlier one"
+                return f"{url}: its key {key} is that of another file, or not that of an earlier answer"
         return ""
 
     def outcome(self, plan: Plan, planned: Sequence[float]) -> Outcome:
