@@ -9,7 +9,7 @@ from html import escape
 from bench.encoder.report.axes import Axis, linear, logarithmic, number
 
 _WIDTH, _HEIGHT = 620, 340
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 18, 40, 50
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 18, 40, 50
 #: Dark enough for white text on them, and different in lightness too.
 COLORS = ("#1f5fa8", "#d0561b", "#1b7f5c", "#8e4585", "#a06a00", "#3f8fb5", "#5f5f5f", "#7a1f2b")
 _BAR, _BAR_GAP = 22, 12

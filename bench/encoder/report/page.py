@@ -50,6 +50,8 @@ _COLUMNS = {
     "commands an item": "commands_an_item",
 }
 
+_SHARES = frozenset({"success_rate", "padding_share", "cached_share"})
+
 Figures = Mapping[str, Any]
 
 
@@ -108,25 +110,25 @@ def _sweep(found: Figures) -> str:
 
 def _baselines(found: Figures) -> str:
     sides = found["sides"]
-    latencies = []
-    for color, (name, side) in enumerate(sides.items()):
-        latencies.append(Line(f"{name} p50", _xy(side["points"], "p50_ms", "items_per_s"), color))
-        latencies.append(
-            Line(f"{name} p99", _xy(side["points"], "p99_ms", "items_per_s"), color, dashed=True)
-        )
-    throughput = {name: {"items/s": side["items_per_s_at_knee"]} for name, side in sides.items()}
-    steady = {
-        f"{name}, {one}": {"ms": side[f"{one}_ms_at_70"]}
-        for name, side in sides.items()
+    curves = {
+        one: [
+            Line(name, _xy(side["points"], f"{one}_ms"), color)
+            for color, (name, side) in enumerate(sides.items())
+        ]
         for one in ("p50", "p99")
     }
-    cpu = {name: side["points"][-1]["cpu_ms_an_item"] for name, side in sides.items()}
-    rate = "answered items/s"
+    throughput = {name: {"items/s": side["items_per_s_at_knee"]} for name, side in sides.items()}
+    steady = {
+        f"{name}, {one}": {"ms": side[f"{one}_ms_at_70"]} for name, side in sides.items() for one in curves
+    }
+    cpu = {name: side["at_70"][0]["cpu_ms_an_item"] for name, side in sides.items()}
+    rate, time = "planned load (requests/s)", "latency (ms)"
     plots = [
-        _figure(line_chart, "Latency of each server", latencies, x=rate, y="latency (ms)", log=True),
+        _figure(line_chart, "Median latency of each server", curves["p50"], x=rate, y=time, log=True),
+        _figure(line_chart, "99th percentile of latency", curves["p99"], x=rate, y=time, log=True),
         _figure(bar_chart, "Throughput at each server's own knee", throughput, x="items/s"),
-        _figure(bar_chart, "Latency at 70 % of each server's own knee", steady, x="latency (ms)"),
-        _figure(bar_chart, "CPU time of an item, by process", cpu, x="CPU time of an item (ms)"),
+        _figure(bar_chart, "Latency at 70 % of each server's own knee", steady, x=time),
+        _figure(bar_chart, "CPU time of an item there, by process", cpu, x="CPU time of an item (ms)"),
     ]
     tables = [f"<h3>{escape(name)}</h3>{_loads_table(side['points'])}" for name, side in sides.items()]
     return _section("Against servers without epd", found, plots, "\n".join(tables))
@@ -179,15 +181,19 @@ def _cpu(points: Iterable[Figures]) -> dict[str, Figures]:
 
 
 def _loads_table(points: Sequence[Figures]) -> str:
-    columns = {title: name for title, name in _COLUMNS.items() if any(name in point for point in points)}
+    columns = {title: name for title, name in _COLUMNS.items() if any(point.get(name) for point in points)}
     head = "".join(f"<th>{escape(title)}</th>" for title in columns)
     rows = "".join(
-        "<tr>"
-        + "".join(f"<td>{escape(str(point.get(name, '')))}</td>" for name in columns.values())
-        + "</tr>"
+        f"<tr>{''.join(f'<td>{_cell(name, point.get(name))}</td>' for name in columns.values())}</tr>"
         for point in points
     )
     return f'<div class="table"><table><tr>{head}</tr>{rows}</table></div>'
+
+
+def _cell(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{100 * value:.4g} %" if name in _SHARES else f"{value:g}"
 
 
 def _median(values: Sequence[float]) -> float:
