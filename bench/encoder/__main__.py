@@ -1,4 +1,4 @@
-"""``python -m bench.encoder [--json] [--only SECTION ...]``: the cost of media in front of the encoder.
+"""``python -m bench.encoder [--json] [--html FILE] [--only SECTION ...]``: media in front of the encoder.
 
 Each section starts stacks of its own and measures its two sides in the same run, in alternating rounds. The
 JSON object has the figures with bars by their names, and all figures of a section under the section's name.
@@ -9,14 +9,20 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from bench.cli import finish, load_average, machine, make_parser
 from bench.encoder import cold
+from bench.encoder.load import baselines, sweep
+from bench.encoder.load.options import add_load_options
+from bench.encoder.report.page import write_page
 from bench.encoder.result import Result
 
 #: A section by its name for ``--only``. It takes the command line's options.
 SECTIONS: dict[str, Callable[[argparse.Namespace], Result]] = {
     "cold": cold.measure,
+    "sweep": sweep.measure,
+    "baselines": baselines.measure,
 }
 
 
@@ -25,6 +31,8 @@ def main() -> None:
     parser = make_parser("encoder", __doc__)
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="sections")
     parser.add_argument("--rounds", type=int, default=3, help="counted rounds of each side")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots, too")
+    add_load_options(parser)
     options = parser.parse_args()
     load_before = load_average()
     results = {name: _measured(name, options) for name in SECTIONS if name in options.only}
@@ -33,6 +41,8 @@ def main() -> None:
     document = {bar.name: bar.value for bar in bars} | {"missed": missed}
     document |= {name: result.figures for name, result in results.items()} | machine(load_before)
     text = "\n".join([*(result.text for result in results.values()), *map(str, bars)]) + "\n"
+    if options.html:
+        write_page(options.html, document, bars)
     finish(document, text, as_json=options.json, passed=not missed)
 
 

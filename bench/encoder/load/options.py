@@ -24,7 +24,7 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--mix", type=Mix, choices=list(Mix), default=Mix.DISTINCT)
     group.add_argument(
         "--device-model", type=device_model, default=DeviceModel(), metavar="MS_A_BATCH,MS_AN_ITEM",
-        help="a simulated device with these costs in the sweep (default 0,0); 'none': DINOv2-small itself, for images",
+        help="the simulated device of the sweep (default 0,0); 'none': DINOv2-small, images alone",
     )  # fmt: skip
 
 
