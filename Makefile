@@ -18,11 +18,12 @@ TEST_PROCESSES ?= 2
 SEED ?= 1
 MINUTES ?= 10
 CHAOS_ARGS ?=
+PEERS_ARGS ?=
 
-.PHONY: help setup demo example test slow up chaos soak lint types contracts check pins clean
+.PHONY: help setup demo example test slow up chaos soak bench-peers lint types contracts check pins clean
 
 help:
-	@echo "make setup | demo | example | test | slow | up | chaos | soak | lint | types | contracts | check | clean"
+	@echo "make setup | demo | example | test | slow | up | chaos | soak | bench-peers | lint | types | contracts | check | clean"
 
 setup: $(STAMP)
 
@@ -64,6 +65,10 @@ chaos: $(STAMP)
 # A steady load for MINUTES, and whether memory, files, keys or descriptors grow.
 soak: $(STAMP)
 	@$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES) --seed $(SEED)
+
+# epd against litserve, mosec and infinity-emb; the first run makes their environments below .bench-peers.
+bench-peers: $(STAMP)
+	@$(BIN)/python -m bench.peers $(PEERS_ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

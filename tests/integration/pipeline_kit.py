@@ -30,7 +30,6 @@ from tasks.transport import keys
 from tests.integration.line_kit import ProcessLine
 from tests.integration.transport_kit import Broker, wait_until
 
-
 #: Items of a message, as the API makes them.
 CHUNK = 4
 
@@ -134,7 +133,7 @@ class Line(ProcessLine):
         return self.run("celery", "-A", "tasks", "worker", *light, *flags, **environment)
 
     def start_both(self, *, fetch: int, decode: int, **environment: str) -> None:
-        """One fetch worker of so many downloads and one decode worker of so many children; both are up then."""
+        """A fetch worker of so many downloads and a decode worker of so many children; both are up then."""
         sizes = {"EPD_FETCH_DOWNLOADS": str(fetch), "EPD_DECODE_PROCESSES": str(decode)}
         self.start("-Q", "fetch", "-n", "fetch@%h", **sizes, **environment)
         self.start("-Q", "decode", "-n", "decode@%h", **sizes, **environment)

@@ -69,12 +69,18 @@ class Site:
 
 @contextmanager
 def running_site(
-    media: Media, device: DeviceModel | None = None, settings: Mapping[str, str] | None = None
+    media: Media,
+    device: DeviceModel | None = None,
+    settings: Mapping[str, str] | None = None,
+    real_config: str | None = None,
 ) -> Iterator[Site]:
-    """A ready stack; ``device`` None is a real encoder. ``settings`` are EPD_* settings of every process."""
+    """A ready stack; ``device`` None is a real encoder, by default one of DINOv2-small's size.
+
+    ``settings`` are EPD_* settings of every process. ``real_config`` is the text of a config file.
+    """
     with folder_in_memory("epd-bench-") as folder:
         config = folder / "epd.toml"
-        config.write_text(CONFIG if device else _real_config(folder), encoding="utf-8")
+        config.write_text(CONFIG if device else real_config or _real_config(folder), encoding="utf-8")
         options = StackOptions(
             config=config,
             data_dir=folder / "data",

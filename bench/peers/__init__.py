@@ -1,0 +1,1 @@
+"""epd against other servers: litserve, mosec and infinity-emb, each in a virtual environment of its own."""
