@@ -47,7 +47,7 @@ def fetch(self: Any, document: dict[str, Any]) -> dict[str, float]:
     """
     from tasks.flow.fetch import fetch_chunk
     from tasks.flow.item import single_items
-    from tasks.process import process_work
+    from tasks.worker.media import process_work
 
     message = FetchMessage.model_validate(document)
     work = process_work()
@@ -68,7 +68,7 @@ def fetch(self: Any, document: dict[str, Any]) -> dict[str, float]:
 @app.task(name="epd.decode")
 def decode(document: dict[str, Any]) -> dict[str, float]:
     """Decode an item."""
-    from tasks.process import process_work
+    from tasks.worker.media import process_work
 
     message = DecodeMessage.model_validate(document)
     work = process_work()

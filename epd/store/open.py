@@ -11,11 +11,10 @@ from epd.store.cache.async_cache import AsyncCache
 from epd.store.cache.embeddings import Embeddings
 from epd.store.cache.index import EmbeddingIndex, TierLimits
 from epd.store.connection import Connection
-from epd.store.fetch_steps import FetchSteps
 from epd.store.files.blobs import Blobs
 from epd.store.files.embedding_folder import EmbeddingFolder
 from epd.store.files.tiers import TierFiles
-from epd.store.flights import Flights
+from epd.store.flights import FetchSteps, Flights
 from epd.store.handoffs import AsyncHandoffs, Handoffs
 from epd.store.jobs import AsyncJobs, Jobs
 from epd.store.loop_connection import AsyncConnection, LoopConnection, ThreadConnection

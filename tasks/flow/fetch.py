@@ -25,7 +25,7 @@ from epd.contracts.errors import (
 from epd.contracts.media import BlobRef, Item
 from epd.contracts.messages import DecodeMessage, FetchMessage, Wanted
 from epd.lookup import last_digest
-from epd.store.fetch_steps import Download, Started, Starting
+from epd.store.flights import Download, Started, Starting
 from epd.store.values import Claim
 from epd.telemetry.counters import Count
 from tasks.flow.context import Context, Tally, sum_tallies
@@ -97,7 +97,6 @@ def _fetch_all(
 ) -> list[tuple[Item, _Fetched]]:
     """The outcomes of all items, once those that are decoded here are decoded."""
     running: list[tuple[Item, Future[_Fetched]]] = []
-    outcomes: list[tuple[Item, _Fetched]] = []
     uploads = []
     for begin, answer in zip(items, started, strict=True):
         item = begin.run.item
@@ -107,7 +106,7 @@ def _fetch_all(
         else:
             running.append((item, work.downloads.submit(_turn_of(begin.run, item.source.url), fetch)))
     # Here, since uploads need no download and so never wait behind one.
-    outcomes += [(item, fetch()) for item, fetch in uploads]
+    outcomes = [(item, fetch()) for item, fetch in uploads]
     outcomes += [(item, _result_of(future)) for item, future in running]
     return [(item, _with_decode(work, each)) for item, each in outcomes]
 
@@ -270,10 +269,7 @@ def _decode_message(run: FetchRun, resolved: Resolved, owned: Sequence[Wanted]) 
 
 
 def _dropped(run: FetchRun, reason: Count) -> _Fetched:
-    """Leave the flights of an item that is not fetched, as far as its digest is known without a download.
-
-    This item may have become the leader of a flight; its waiters must not wait until the lease ends.
-    """
+    """Leave the flights that an item that is not fetched may lead, as far as its digest is known."""
     leave_download(run)
     digest = last_digest(run.item, run.context.store.sources)
     with suppress(CallerFault, EncoderNotReady):

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from epd.contracts.errors import CallerFault, EncoderNotReady, EpdError, SourceFault
 from epd.contracts.messages import FetchMessage
 from epd.identity import download_key, source_key
-from epd.store.fetch_steps import Download
+from epd.store.flights import Download
 from epd.store.values import Waiter
 from tasks.flow.item import DecodeRun, ItemRun
 from tasks.flow.settle import join

@@ -10,7 +10,7 @@ from epd.contracts.job import PartId
 from epd.contracts.media import NOMINAL_BYTES, BlobRef, Modality
 from epd.identity import source_key
 from epd.lookup import Found, is_fresh
-from epd.store.fetch_steps import Arrived, Download
+from epd.store.flights import Arrived, Download
 from epd.store.values import BlobKind, SourceMemo
 from tasks.flow.flights import leading
 from tasks.flow.item import FetchRun

@@ -21,9 +21,10 @@ from epd.processes import PeriodicThread
 from epd.store.values import Heartbeat
 from epd.telemetry.heartbeat import HeartbeatThread
 from tasks.flow.context import Context
-from tasks.process import TOTALS, open_work, process_context, process_work
+from tasks.process import TOTALS, process_context
 from tasks.queues import DECODE, FETCH, consumed_kinds
 from tasks.worker.background import MoverThread, ReaperThread, process_reaper
+from tasks.worker.media import open_work, process_work
 from tasks.worker.prefetch import PrefetchThread
 from tasks.worker.shutdown import stop_cold_between_ticks
 

@@ -14,8 +14,8 @@ from typing import Any
 from billiard.einfo import ExceptionInfo
 from celery.concurrency.base import BasePool, apply_target
 
-from tasks.process import process_work
 from tasks.worker.mailbox import HubMailbox
+from tasks.worker.media import process_work
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ ENTRY_POINTS = {
     "epd.cli.main",
     "tasks.poison",
     "tasks.stages",
-    "tasks.worker.events",
+    "tasks.worker.events", "tasks.worker.pool",
     "tasks.worker.lifecycle",
 }
 

@@ -9,136 +9,26 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from epd.contracts.errors import DecodeTimeout, EpdError, Internal, WorkerCrashed
+from epd.contracts.errors import DecodeTimeout, WorkerCrashed
 from epd.contracts.media import ItemOptions, Modality, RawAudio, RawFrames, RawImage
-from epd.processes import die_with_parent
-from workers.decode.child import Answer, DecodeRequest, Hold, ProbeRequest
+from workers.decode.child import START_SECONDS, Child, Died
 from workers.decode.decode import Rules
 from workers.decode.probe import AudioTrack
+from workers.decode.serving import DecodeRequest, ProbeRequest
 from workers.limits import DecodeLimits, hold_nothing
 from workers.limits import Hold as HoldFunction
 
 logger = logging.getLogger(__name__)
 
-#: Decodes after which a child is replaced, in case it leaks; the cost of a new one hardly counts then.
-LIFE = 2000
-
-#: Seconds in which a child has to say hello.
-START_SECONDS = 60.0
-
 #: Seconds between two looks at the children, and before a child that could not start is started again.
 _LOOK_SECONDS, _PAUSE_SECONDS = 0.1, 1.0
-
-#: What a child does not get of the environment: the URLs of servers, with their passwords, are among it.
-_KEPT_BACK = ("EPD_", "CELERY_")
-#: glibc: keep freed memory up to 128 MiB, and pieces of up to 32 MiB in the heap. So an image is decoded into
-#: pages that the child has already, which saves a fifth of the time.
-_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(128 << 20)}
-
-
-class _Died(Exception):
-    """The child ended before it answered."""
-
-
-class _Child:
-    """One process and the socket to it."""
-
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            inherited = os.environ.items()
-            environment = {name: value for name, value in inherited if not name.startswith(_KEPT_BACK)}
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "workers.decode.child", str(theirs.fileno())],
-                env=environment | _HEAP,
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # a signal for the worker's group is not for its children
-                preexec_fn=die_with_parent,  # noqa: PLW1509  only calls prctl
-            )
-        self._connection = Connection(ours.detach())
-        self._served = 0
-        #: Monotonic seconds at which it is killed; None while it is idle.
-        self.deadline: float | None = time.monotonic() + START_SECONDS
-        self.is_late = False
-        self.is_ready = False
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    @property
-    def is_worn(self) -> bool:
-        """Whether it has served long enough."""
-        return self._served >= LIFE
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the process runs."""
-        return self._process.poll() is None
-
-    def greet(self) -> bool:
-        """Whether it has said hello by now."""
-        with suppress(EOFError, OSError):
-            if not self.is_ready and self._connection.poll():
-                self._connection.recv()
-                self.is_ready, self.deadline = True, None
-        return self.is_ready
-
-    def ask(self, request: DecodeRequest | ProbeRequest, hold: HoldFunction, timeout: float) -> Answer:
-        """Have a request served.
-
-        Raises:
-            _Died: it ended first, or was killed because the time was over (``is_late``).
-        """
-        self.deadline = time.monotonic() + timeout
-        self._served += 1
-        try:
-            self._connection.send(request)
-            while isinstance(said := self._connection.recv(), Hold):
-                self._connection.send(_refusal(hold, said.nbytes))
-        except (EOFError, OSError) as error:
-            raise _Died from error
-        finally:
-            self.deadline = None
-        assert isinstance(said, Answer)
-        return said
-
-    def kill(self) -> None:
-        """End it and its own children at once."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
-
-    def close(self) -> None:
-        """Close the socket, which ends an idle child."""
-        self._connection.close()
-
-
-def _refusal(hold: HoldFunction, nbytes: int) -> EpdError | None:
-    try:
-        hold(nbytes)
-    except EpdError as error:
-        return error
-    except Exception:
-        logger.exception("no room could be reserved")
-        return Internal("no room could be reserved")
-    return None
-
 
 class DecodeChildren:
     """``count`` children. Thread-safe; a call waits in its thread until a child is free."""
@@ -148,8 +38,8 @@ class DecodeChildren:
         self.count = count
         self._tries = tries
         self._lock = threading.Lock()
-        self._children: list[_Child] = []
-        self._idle: SimpleQueue[_Child] = SimpleQueue()
+        self._children: list[Child] = []
+        self._idle: SimpleQueue[Child] = SimpleQueue()
         self._wake = threading.Event()
         self._closed = threading.Event()
         self._keeper: threading.Thread | None = None
@@ -215,7 +105,7 @@ class DecodeChildren:
             child = self._take(timeout)
             try:
                 answer = child.ask(request, hold, timeout)
-            except _Died:
+            except Died:
                 self._drop(child)
                 if out is not None:
                     _empty(out)
@@ -235,7 +125,7 @@ class DecodeChildren:
             return answer.value
         raise WorkerCrashed(f"the item ended its decoding process {self._tries} times")
 
-    def _take(self, timeout: float) -> _Child:
+    def _take(self, timeout: float) -> Child:
         """An idle child that is alive. One that died while it was idle is no try of any item."""
         end = time.monotonic() + timeout + START_SECONDS
         while True:
@@ -247,7 +137,7 @@ class DecodeChildren:
                 return child
             self._drop(child)
 
-    def _drop(self, child: _Child) -> None:
+    def _drop(self, child: Child) -> None:
         """Have a child ended and replaced."""
         child.kill()
         child.close()
@@ -277,7 +167,7 @@ class DecodeChildren:
         with self._lock:
             missing = self.count - len(self._children)
         for _ in range(missing):
-            child = _Child()
+            child = Child()
             with self._lock:
                 self._children.append(child)
 

@@ -6,10 +6,6 @@ It is ``python -m gpu_worker`` with a simulated encoder in place of those of the
 from __future__ import annotations
 
 import argparse
-import os
-
-# Celery reads this only once, when it is first imported.
-os.environ["CELERY_CUSTOM_WORKER_POOL"] = "gpu_worker.pool.batch_pool:BatchPool"
 
 from bench.encoder.site.device import NAME, DeviceModel, SimulatedEncoder
 from gpu_worker.pool.worker import consume, node_name

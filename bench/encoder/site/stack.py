@@ -20,6 +20,8 @@ from epd.stack.stack import Stack
 
 _GPU = "gpu"
 _STOP_SECONDS = 10.0
+#: Celery reads this when it is first imported.
+_POOL = {"CELERY_CUSTOM_WORKER_POOL": "gpu_worker.pool.batch_pool:BatchPool"}
 
 #: The config file of a stack with the real encoder: DINOv2-small with random weights, in float32.
 _REAL_CONFIG = """
@@ -105,7 +107,7 @@ def _simulated_worker(stack: Stack, device: DeviceModel | None) -> Iterator[Chil
         return
     argv = [sys.executable, "-m", "bench.encoder.site.gpu_worker_process"]
     argv += ["--batch-ms", str(device.batch_ms), "--item-ms", str(device.item_ms)]
-    environment = child_environment(stack.settings)
+    environment = child_environment(stack.settings | _POOL)
     worker = Child(Spec(_GPU, argv, stop_order=0), stack.options.data_dir / "logs/gpu.log", environment)
     worker.start()
     try:

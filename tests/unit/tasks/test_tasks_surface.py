@@ -139,7 +139,7 @@ def test_poison_fails_the_waiters_too(bench: Bench) -> None:
 def process(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """The bench as the means of this process."""
     work = Work(bench.context, FairExecutor("download", 1))
-    monkeypatch.setattr("tasks.process.process_work", lambda: work)
+    monkeypatch.setattr("tasks.worker.media.process_work", lambda: work)
     return bench
 
 
