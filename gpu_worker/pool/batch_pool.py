@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -43,6 +44,8 @@ BATCHED = "epd.encode"
 #: Seconds that a warm shutdown waits for the running batch and its results.
 _STOP_LIMIT = 60.0
 _SIDE_THREADS = 2
+#: Seconds for which acked messages are gathered before their blobs are freed together.
+_FREE_DELAY = 0.05
 #: The exit status after the device was lost: a supervisor starts a new process (sysexits.h: internal error).
 _DEVICE_LOST = 70
 #: The exit status after a batch that did not end (sysexits.h: temporary failure).
@@ -67,6 +70,7 @@ class BatchPool(BasePool):
     def on_start(self) -> None:
         """Attach to the service, and replace the task's body before Celery builds the task's tracer."""
         self._deliveries: dict[str, Delivery] = {}
+        self._acked: list[str] = []
         self._lock = threading.Lock()
         self._mailbox = HubMailbox()
         self._tracer = ResultTracer()
@@ -111,7 +115,7 @@ class BatchPool(BasePool):
         self._service.dispatcher.accept(delivery.ticket_id, delivery.document)
 
     def _finish(self, traced: Sequence[tuple[Delivery, TaskResult, Any]]) -> None:
-        """Report and ack, then have the blobs freed."""
+        """Report and ack, then have the blobs freed. The hub sends the acks before it waits again."""
         if self._cold:
             return
         for delivery, result, outcome in traced:
@@ -119,7 +123,11 @@ class BatchPool(BasePool):
                 self._finish_one(delivery, result, outcome)
             except Exception:
                 _log.exception("task %s could not be finished", delivery.request.id)
-        self._side.submit(self._after_finish, [delivery.ticket_id for delivery, _, _ in traced])
+        with self._lock:
+            is_first = not self._acked
+            self._acked += [delivery.ticket_id for delivery, _, _ in traced]
+        if is_first:
+            self._side.submit(self._free_acked)
 
     def _finish_one(self, delivery: Delivery, result: TaskResult, outcome: Any) -> None:
         request = delivery.request
@@ -141,10 +149,13 @@ class BatchPool(BasePool):
         return request.id in state.revoked or bool(request.maybe_expire())
 
     def on_begun(self, ticket_ids: Sequence[str]) -> None:
-        """A batch starts to run: report its tasks as started."""
+        """A batch starts to run: report its tasks as started, at the hub's next tick.
+
+        The hub is not woken, since a short batch ends before its events are sent.
+        """
         with self._lock:
             begun = [self._deliveries[ticket_id] for ticket_id in ticket_ids if ticket_id in self._deliveries]
-        self._mailbox.post(lambda: _report_started(begun))
+        self._mailbox.leave(lambda: _report_started(begun))
 
     def on_results(self, results: Sequence[TaskResult]) -> None:
         """Trace each request with its result, then finish all of them on the hub's thread."""
@@ -169,9 +180,11 @@ class BatchPool(BasePool):
 
     # on the pool's side threads
 
-    def _after_finish(self, ticket_ids: Sequence[str]) -> None:
-        self._mailbox.wake()
-        self._service.dispatcher.release(ticket_ids)
+    def _free_acked(self) -> None:
+        time.sleep(_FREE_DELAY)
+        with self._lock:
+            acked, self._acked = self._acked, []
+        self._service.dispatcher.release(acked)
 
     def _run_unbatched(
         self, target: Any, args: Any, kwargs: Any, callback: Any, accept_callback: Any
@@ -186,7 +199,6 @@ class BatchPool(BasePool):
         except Exception:
             einfo = ExceptionInfo()
             self._mailbox.post(lambda: callback((1, einfo, 0.0)))
-        self._mailbox.wake()
 
     def _on_revoked(self, request: Any = None, expired: bool = False, **_: Any) -> None:
         """Celery has acked a message without running it: end its part and pass its flight on."""

@@ -24,13 +24,18 @@ class HubMailbox:
     def connect(self, hub: Any) -> None:
         """Have this hub make the calls. Call it again after each reconnect."""
         self._hub = hub
+        hub.on_tick.add(self.drain)
         hub.call_soon(self.drain)
 
-    def post(self, call: Callable[[], None], *, wakes: bool = True) -> None:
-        """Add a call. One that does not wake the hub is made with the next one that does."""
+    def post(self, call: Callable[[], None]) -> None:
+        """Add a call and wake the hub."""
         self._calls.append(call)
-        if wakes and self._hub is not None:
+        if self._hub is not None:
             self._hub.call_soon(self.drain)
+
+    def leave(self, call: Callable[[], None]) -> None:
+        """Add a call that can wait for the hub's next tick: at most the poller's wait at its bells."""
+        self._calls.append(call)
 
     def drain(self) -> None:
         """Make all pending calls. An exception is logged and does not affect the other calls."""
@@ -43,15 +48,3 @@ class HubMailbox:
                 call()
             except Exception:
                 _log.exception("a call on the hub's thread raised")
-
-    def wake(self) -> None:
-        """End the hub's current poll, from another thread.
-
-        A callback that the hub's thread adds while it runs callbacks waits until the next poll returns.
-        """
-        if self._hub is not None:
-            self._hub.call_soon(_nothing)
-
-
-def _nothing() -> None:
-    """A callback whose only purpose is to end a poll."""

@@ -66,7 +66,7 @@ class MediaPool(BasePool):
 
         def start(*accepted: Any) -> None:
             # Only an event, which may wait until the hub wakes for something else.
-            self._mailbox.post(lambda: accept_callback(*accepted), wakes=False)
+            self._mailbox.leave(lambda: accept_callback(*accepted))
 
         try:
             apply_target(target, args, kwargs, finish, start)
