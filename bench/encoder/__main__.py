@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.cli import finish, load_average, machine, make_parser
-from bench.encoder import cold
+from bench.encoder import cold, idle, queueing
 from bench.encoder.load import baselines, sweep
 from bench.encoder.load.options import add_load_options
 from bench.encoder.report.page import write_page
@@ -23,6 +23,8 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], Result]] = {
     "cold": cold.measure,
     "sweep": sweep.measure,
     "baselines": baselines.measure,
+    "idle": idle.measure,
+    "queue": queueing.measure,
 }
 
 

@@ -44,13 +44,16 @@ class Result:
 
 @contextmanager
 def progress_bar(title: str, steps: int) -> Iterator[Step]:
-    """A bar on standard error for a section of so many steps."""
+    """A bar on standard error for a section of so many steps; lines instead if that is no terminal."""
+    console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(title, total=steps)
 
         def step(what: str) -> None:
             progress.update(task, advance=1, description=f"{title}: {what}")
+            if progress.disable:
+                console.print(f"{title}: {what}")
 
         yield step
 
