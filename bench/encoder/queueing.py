@@ -89,7 +89,7 @@ class Backlog:
 
 
 def measure(options: argparse.Namespace) -> Result:
-    """A short queue, a long one on a second stack, and the short one again. Each stack idles for the other."""
+    """A short queue, a long one on a second stack, the short one again. Each stack waits for the other."""
     device = DeviceModel()
     with progress_bar("queue", 4) as step, _backlog(device) as one:
         step(f"{_SHORT} queued")

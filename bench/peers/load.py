@@ -19,34 +19,46 @@ _TIMEOUT = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where requests go. ``check`` raises ``RuntimeError`` if a body is not the rows of so many images."""
+    """Where requests go.
+
+    ``check`` raises ``RuntimeError`` if a body is not the rows of so many images. ``cpu_seconds`` are those
+    of all its processes so far.
+    """
 
     name: str
     port: int
     path: str
     check: Callable[[bytes, int], None]
+    cpu_seconds: Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What was answered: seconds of each request, and of all from the first question to the last answer."""
+    """Seconds of each request, of all from the first request to the last answer, and of the side's CPU."""
 
     latencies: Sequence[float]
     seconds: float
+    cpu: float
 
     @property
     def rate(self) -> float:
         """Images a second."""
         return IMAGES * len(self.latencies) / self.seconds
 
+    @property
+    def cpu_ms(self) -> float:
+        """Milliseconds of CPU an image, of all the side's processes."""
+        return 1000 * self.cpu / (IMAGES * len(self.latencies))
+
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Medians of several rounds: images a second, and seconds of a request at two percentiles."""
+    """Medians of several rounds: images a second, seconds of a request at two percentiles, CPU an image."""
 
     rate: float
     p50: float
     p99: float
+    cpu_ms: float
     requests: int
 
 
@@ -56,6 +68,7 @@ def summary(rounds: Sequence[Round]) -> Figures:
         rate=statistics.median(one.rate for one in rounds),
         p50=statistics.median(percentile(one.latencies, 50) for one in rounds),
         p99=statistics.median(percentile(one.latencies, 99) for one in rounds),
+        cpu_ms=statistics.median(one.cpu_ms for one in rounds),
         requests=sum(len(one.latencies) for one in rounds),
     )
 
@@ -72,7 +85,7 @@ def drive(target: Target, new_body: Callable[[], bytes], seconds: float) -> Roun
     Raises:
         RuntimeError: an answer is not that of its images.
     """
-    began = time.perf_counter()
+    cpu, began = target.cpu_seconds(), time.perf_counter()
 
     def one_after_another(_: int) -> list[float]:
         found = []
@@ -83,7 +96,7 @@ def drive(target: Target, new_body: Callable[[], bytes], seconds: float) -> Roun
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         latencies = [one for found in pool.map(one_after_another, range(AT_ONCE)) for one in found]
-    return Round(latencies, time.perf_counter() - began)
+    return Round(latencies, time.perf_counter() - began, target.cpu_seconds() - cpu)
 
 
 def _ask(connection: HTTPConnection, target: Target, body: bytes) -> float:

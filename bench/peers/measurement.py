@@ -111,10 +111,11 @@ class Outcome:
         what = self.comparison.device or f"{self.comparison.family}, random weights, float32"
         lines = [
             f"{self.comparison.name}: {what}",
-            "  side       load       images/s   p50 s   p99 s   requests",
+            "  side       load       images/s   p50 s   p99 s  CPU ms   requests",
         ]
         lines += [
-            f"  {name:<10} {load:<10} {one.rate:8.1f} {one.p50:7.2f} {one.p99:7.2f} {one.requests:10}"
+            f"  {name:<10} {load:<10} {one.rate:8.1f} {one.p50:7.2f} {one.p99:7.2f} {one.cpu_ms:7.1f}"
+            f" {one.requests:10}"
             for name, loads in self.figures.items()
             for load, one in loads.items()
         ]

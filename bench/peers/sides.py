@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.encoder.site.costs import tree_cpu_seconds
 from bench.encoder.site.device import DeviceModel
 from bench.encoder.site.media import Media
 from bench.encoder.site.stack import running_site
@@ -70,7 +71,13 @@ def running_epd(work: Work, media: Media) -> Iterator[Side]:
     settings = {"EPD_TORCH_THREADS": str(work.threads), "EPD_MAX_BATCH_ITEMS": str(BATCH)}
     with running_site(media, work.device, settings, config) as site:
         yield Side(
-            Target(EPD, site.port, "/v1/encode", _check_epd),
+            Target(
+                EPD,
+                site.port,
+                "/v1/encode",
+                _check_epd,
+                cpu_seconds=lambda: sum(map(tree_cpu_seconds, site.parts().values())),
+            ),
             of_urls=lambda urls: _json(items=[{"type": "image", "url": url} for url in urls], wait=_WAIT),
             of_files=lambda files: _json(
                 items=[{"type": "image", "data": base64.b64encode(file).decode()} for file in files],
@@ -134,10 +141,13 @@ def _side(peer: Peer, work: Work, port: int, group: int) -> Side:
     def send(number: signal.Signals) -> Callable[[], None]:
         return lambda: os.killpg(group, number)
 
+    def cpu_seconds() -> float:
+        return tree_cpu_seconds(group)
+
     pause, resume = send(signal.SIGSTOP), send(signal.SIGCONT)
     if peer is Peer.INFINITY:
         return Side(
-            Target(peer, port, "/embeddings", _check_infinity),
+            Target(peer, port, "/embeddings", _check_infinity, cpu_seconds),
             of_urls=lambda urls: _json(model="m", modality="image", input=list(urls)),
             of_files=lambda files: _json(model="m", modality="image", input=list(map(_data_url, files))),
             pause=pause,
@@ -145,7 +155,7 @@ def _side(peer: Peer, work: Work, port: int, group: int) -> Side:
         )
     path = "/encode" if peer is Peer.LITSERVE else "/inference"
     return Side(
-        Target(peer, port, path, _check_rows),
+        Target(peer, port, path, _check_rows, cpu_seconds),
         of_urls=lambda urls: _json(urls=list(urls)),
         of_files=lambda files: _json(files=[base64.b64encode(file).decode() for file in files]),
         pause=pause,

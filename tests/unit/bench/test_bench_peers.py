@@ -11,7 +11,7 @@ pytestmark = pytest.mark.unit
 
 
 def _figures(rate: float, p99: float) -> Figures:
-    return Figures(rate=rate, p50=p99 / 2, p99=p99, requests=9)
+    return Figures(rate=rate, p50=p99 / 2, p99=p99, cpu_ms=1.0, requests=9)
 
 
 @pytest.mark.parametrize(("percent", "value"), [(0, 1), (50, 5), (51, 6), (99, 10), (100, 10)])
@@ -20,8 +20,8 @@ def test_a_percentile_is_one_of_the_values(percent: float, value: float) -> None
 
 
 def test_a_summary_has_the_median_of_each_figure() -> None:
-    rounds = [Round([1.0, 2.0], 2.0), Round([3.0], 4.0), Round([2.0, 2.0, 5.0], 3.0)]
-    assert summary(rounds) == Figures(rate=IMAGES * 1.0, p50=2.0, p99=3.0, requests=6)
+    rounds = [Round([1.0, 2.0], 2.0, 0.08), Round([3.0], 4.0, 0.08), Round([2.0, 2.0, 5.0], 3.0, 0.06)]
+    assert summary(rounds) == Figures(rate=IMAGES * 1.0, p50=2.0, p99=3.0, cpu_ms=10.0, requests=6)
 
 
 def test_bars_compare_with_the_fastest_peer() -> None:

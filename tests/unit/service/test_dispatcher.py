@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -135,8 +135,8 @@ def test_leases_of_held_tickets_are_renewed(tmp_path: Path, stores: Stores) -> N
     ledger.put(ticket)
 
     class Flights:
-        def extend(self, key: str) -> None:
-            if key == ticket.message.wanted.key:
+        def extend(self, keys: Collection[str]) -> None:
+            if ticket.message.wanted.key in keys:
                 renewed.set()
 
     keeper = LeaseKeeper(Flights(), ledger, lease=0.03)  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ from tests.unit.tasks.publish_kit import event_channel, publishing_to
 NOW = time.time()
 ITEM = Item(index=3, modality=Modality.IMAGE, source=Source(url="http://catalogue.test/\u00e9%22.jpg"))
 COMMON: dict[str, Any] = {
-    "job_id": "a" * 32, "model": "m", "deadline": NOW + 100, "enqueued_at": NOW, "priority": Priority.BULK,
+    "job_id": "a" * 32, "model": "m", "deadline": NOW + 3600, "enqueued_at": NOW, "priority": Priority.BULK,
     "trace": {"traceparent": "00-1"},
 }  # fmt: skip
 BLOB = BlobRef(name="s-1", nbytes=12)
@@ -143,7 +143,7 @@ def test_a_message_for_encode_alone_expires(client: redis.Redis) -> None:
     """Celery would drop an expired fetch or decode message, and leave its bytes and flights."""
     expires = {stage: ours(client, stage, 0.0)[0]["headers"]["expires"] for stage in MESSAGES}
     assert (expires["fetch"], expires["decode"]) == (None, None)
-    assert moment(expires["encode"]) == pytest.approx(NOW + 100 + EXPIRY_GRACE, abs=1)
+    assert moment(expires["encode"]) == pytest.approx(NOW + 3600 + EXPIRY_GRACE, abs=1)
 
 
 def test_what_reads_queued_messages_reads_ours(client: redis.Redis) -> None:
