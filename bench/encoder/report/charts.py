@@ -69,7 +69,7 @@ def bar_chart(rows: Mapping[str, Mapping[str, float]], *, title: str, x: str) ->
     names = list(dict.fromkeys(name for parts in rows.values() for name in parts))
     height = _TOP + _BOTTOM + len(rows) * (_BAR + _BAR_GAP)
     sums = [sum(parts.values()) for parts in rows.values()]
-    across = linear([1.12 * one for one in sums], _LABELS, _WIDTH - _RIGHT)
+    across = linear([1.12 * one for one in sums], _LABELS, _WIDTH - 2 * _RIGHT)
     parts = [_x_grid(across, _TOP, height - _BOTTOM, x)]
     for place, (label, values) in enumerate(rows.items()):
         parts.append(_bar(label, values, names, across, _TOP + _BAR_GAP / 2 + place * (_BAR + _BAR_GAP)))
