@@ -120,13 +120,6 @@ class Batcher:
             del self._lanes[key]
         return planned
 
-    def has_full_batch(self) -> bool:
-        """Whether a lane holds a full batch."""
-        budget = self._budget
-        return any(
-            len(lane) >= budget.max_items or lane.cost >= budget.max_cost for lane in self._lanes.values()
-        )
-
     def take(self, now: float) -> Take:
         """Remove and return the next batch, and all slots with a deadline up to ``now`` (Unix seconds)."""
         expired = self._remove_expired(now)

@@ -2,8 +2,8 @@
 
     submit -> queued -> staging thread -> one staged batch -> device thread -> completion thread -> observer
 
-While batch N runs, batch N+1 is staged and batch N-1 is written. A bad item fails alone; only a lost device
-ends the engine.
+While batch N runs, batch N+1 is staged and batch N-1 is written. On a CPU, the device thread does the staging,
+too. A bad item fails alone; only a lost device ends the engine.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Engine:
         self._pipeline = Pipeline(budget, clock, ahead=device.kind != "cpu")
         self._watchdog = Watchdog(batch_timeout, self._on_hung)
         self._replies = Replies(device, observer, self.counters, self._watchdog)
-        stager = Stager(
+        self._stager = Stager(
             pipeline=self._pipeline,
             device=device,
             observer=observer,
@@ -64,10 +64,9 @@ class Engine:
         )
         self._warm = threading.Event()
         self._trouble: BaseException | None = None
-        self._threads = [
-            threading.Thread(target=stager.run, name="engine-stage", daemon=True),
-            threading.Thread(target=self._device_loop, name="engine-device", daemon=True),
-        ]
+        self._threads = [threading.Thread(target=self._device_loop, name="engine-device", daemon=True)]
+        if self._pipeline.ahead:
+            self._threads.append(threading.Thread(target=self._stager.run, name="engine-stage", daemon=True))
 
     def start(self, timeout: float = 600.0) -> None:
         """Start the threads and warm up every encoder on the device thread. Returns when all are warm.
@@ -157,11 +156,18 @@ class Engine:
             return
         finally:
             self._warm.set()
-        while (items := self._pipeline.next_staged()) is not None:
+        while (items := self._next_staged()) is not None:
             self._run_batch(items)
             # The media must leave the device before the staging thread sees that it is free.
             del items
             self._pipeline.finish_batch()
+
+    def _next_staged(self) -> list[StagedItem] | None:
+        if not self._pipeline.ahead:
+            while not self._pipeline.has_staged:
+                if not self._stager.stage_next():
+                    return None
+        return self._pipeline.next_staged()
 
     def _run_batch(self, items: Sequence[StagedItem]) -> None:
         encoder = self._encoders[items[0].planned.slot.encoder]

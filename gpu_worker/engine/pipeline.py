@@ -1,12 +1,12 @@
 """What is queued, staged and running, shared by the engine's threads under one lock; and the staging thread.
 
-A batch is taken at once if nothing is staged or running. While one runs, the next is staged:
+A batch is taken at once if nothing is staged or running. What happens while one runs differs:
 
 - If uploads take time (``ahead``), a batch of all that is queued is staged at once, and filled up with new
   slots until the device takes it. So it is on the device when the batch before it ends, and as large as if it
   had been formed only then.
-- On a CPU staging costs next to nothing, so the next batch is taken only once it is full. A smaller one can
-  only grow until the device is free, and every further take would ask the store again who is still wanted.
+- On a CPU staging costs next to nothing, so the device thread stages each batch itself just before it runs
+  it. A thread of its own would only cost two more hand-overs, which are most of the cost of a small batch.
 """
 
 from __future__ import annotations
@@ -38,68 +38,76 @@ class Pipeline:
     def __init__(
         self, budget: Budget, clock: Callable[[], float] = time.time, *, ahead: bool = False
     ) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        #: The staging thread waits for the first, the device thread for the second.
+        self._stageable = threading.Condition(self._lock)
+        self._runnable = threading.Condition(self._lock)
         self._batcher = Batcher(budget)
         self._clock = clock
-        self._ahead = ahead
+        self.ahead = ahead
         self._staged: list[StagedItem] = []
         self._running = False
         self._stopping = False
 
     def __len__(self) -> int:
         """The number of queued slots."""
-        with self._changed:
+        with self._lock:
             return len(self._batcher)
 
     def add(self, planned: Planned) -> bool:
         """Queue a slot. Returns whether it was taken; not so once the engine is stopping."""
-        with self._changed:
+        with self._lock:
             if self._stopping:
                 return False
             self._batcher.add(planned)
-            self._changed.notify_all()
+            self._notify_stager()
             return True
 
     def remove(self, slot_id: str) -> Planned | None:
         """Take a queued slot out. Returns ``None`` if it is not, or no longer, queued."""
-        with self._changed:
+        with self._lock:
             return self._batcher.remove(slot_id)
 
     # the staging thread
 
     def next_take(self) -> Take | None:
         """Wait until slots may be staged, and take them. Returns ``None`` when the engine stops."""
-        with self._changed:
+        with self._lock:
             while not self._may_take():
                 if self._stopping:
                     return None
-                self._changed.wait(_TICK)
+                self._stageable.wait(_TICK)
             if self._staged:
                 return self._batcher.take_more(self._open_batch(), self._clock())
             return self._batcher.take(self._clock())
 
     def put_staged(self, items: Sequence[StagedItem]) -> None:
         """Give items to the device thread: added to the staged batch, or as a new one."""
-        with self._changed:
+        with self._lock:
             self._staged += items
-            self._changed.notify_all()
+            self._runnable.notify()
 
     @property
     def is_free(self) -> bool:
         """Whether nothing is staged or running, so that the device holds no batch."""
-        with self._changed:
+        with self._lock:
             return not self._staged and not self._running
+
+    @property
+    def has_staged(self) -> bool:
+        """Whether a batch waits for the device."""
+        return bool(self._staged)
 
     def await_free(self) -> bool:
         """Wait until nothing is staged or running. Returns ``False`` if the engine stops first."""
-        with self._changed:
+        with self._lock:
             while (self._staged or self._running) and not self._stopping:
-                self._changed.wait(_TICK)
+                self._stageable.wait(_TICK)
             return not self._stopping
 
     def put_back(self, batch: Sequence[Planned]) -> None:
-        """Queue slots again that were taken but will not be staged, since the engine stops."""
-        with self._changed:
+        """Queue slots again that were taken but are not staged now: there is no room, or the engine stops."""
+        with self._lock:
             for planned in batch:
                 self._batcher.add(planned)
 
@@ -107,31 +115,32 @@ class Pipeline:
 
     def next_staged(self) -> list[StagedItem] | None:
         """Wait for a staged batch, which then runs. Returns ``None`` once the engine stops, staged or not."""
-        with self._changed:
+        with self._lock:
             while not self._staged and not self._stopping:
-                self._changed.wait(_TICK)
+                self._runnable.wait(_TICK)
             if self._stopping:
                 return None
             batch, self._staged = self._staged, []
             self._running = True
-            self._changed.notify_all()
+            self._notify_stager()
             return batch
 
     def finish_batch(self) -> None:
         """Note that the running batch has left the device thread."""
-        with self._changed:
+        with self._lock:
             self._running = False
-            self._changed.notify_all()
+            self._stageable.notify()
 
     def stop(self) -> None:
         """End every wait; nothing more is taken."""
-        with self._changed:
+        with self._lock:
             self._stopping = True
-            self._changed.notify_all()
+            self._stageable.notify_all()
+            self._runnable.notify_all()
 
     def leftovers(self) -> list[Slot]:
         """Slots that were queued or staged and will not run. Call it after the threads have ended."""
-        with self._changed:
+        with self._lock:
             staged, self._staged = self._open_batch(), []
             return [planned.slot for planned in (*staged, *self._batcher.drain())]
 
@@ -139,15 +148,22 @@ class Pipeline:
         if self._stopping or not len(self._batcher):
             return False
         if self._staged:
-            return self._ahead and self._batcher.can_fill(self._open_batch())
-        return not self._running or self._ahead or self._batcher.has_full_batch()
+            return self.ahead and self._batcher.can_fill(self._open_batch())
+        return self.ahead or not self._running
+
+    def _notify_stager(self) -> None:
+        if self._may_take():
+            self._stageable.notify()
 
     def _open_batch(self) -> list[Planned]:
         return [item.planned for item in self._staged]
 
 
 class Stager:
-    """Takes batches, drops slots that are no longer wanted, and stages the rest. For one thread."""
+    """Takes batches, drops slots that are no longer wanted, and stages the rest. For one thread.
+
+    With ``ahead`` that is a thread of its own, else the one that runs the batches.
+    """
 
     def __init__(
         self,
@@ -168,17 +184,25 @@ class Stager:
 
     def run(self) -> None:
         """Stage batches until the engine stops."""
-        while (take := self._pipeline.next_take()) is not None:
-            self._drop(take.expired, DropReason.EXPIRED)
-            if take.batch:
-                self._stage_all(self._begun(take.batch))
+        while self.stage_next():
+            pass
+
+    def stage_next(self) -> bool:
+        """Wait for a batch and stage it. Returns ``False`` when the engine stops."""
+        take = self._pipeline.next_take()
+        if take is None:
+            return False
+        self._drop(take.expired, DropReason.EXPIRED)
+        if take.batch:
+            self._stage_all(self._begun(take.batch))
+        return True
 
     def _stage_all(self, batch: Sequence[Planned]) -> None:
         """Stage a batch, in several parts if the device has no room for all of it at once."""
         rest = batch
         while rest := self._stage_some(rest):
             _log.warning("%d of %d items wait for room on the device", len(rest), len(batch))
-            if not self._pipeline.await_free():
+            if not self._pipeline.ahead or not self._pipeline.await_free():
                 self._pipeline.put_back(rest)
                 return
 
