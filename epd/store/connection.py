@@ -25,6 +25,7 @@ from redis.retry import Retry
 
 from epd.contracts.errors import SettingsError, StoreUnavailable
 from epd.contracts.wire import Wire
+from epd.round_trip import round_trip
 from epd.store.scripts import Argument, Command, Script, load_scripts
 
 logger = logging.getLogger(__name__)
@@ -115,10 +116,7 @@ class Connection:
         return attempt()
 
     def _send(self, commands: Sequence[Command]) -> list[Any]:
-        with self._client.pipeline(transaction=False) as pipeline:
-            for command in commands:
-                pipeline.execute_command(*command)
-            return pipeline.execute(raise_on_error=False)
+        return round_trip(self._client, commands)
 
     def _load_scripts(self) -> None:
         for text in load_scripts().values():

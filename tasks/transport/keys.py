@@ -107,11 +107,15 @@ def raise_for_first(results: list[Any]) -> None:
 
 
 def ring(pipe: Any, lane: str) -> None:
-    """Queue the commands that leave one token at the bell of ``lane``, on a redis-py pipeline.
+    """Queue the commands that leave one token at the bell of ``lane``, on a redis-py pipeline."""
+    for command in ring_commands(lane):
+        pipe.execute_command(*command)
+
+
+def ring_commands(lane: str) -> list[tuple[str | int, ...]]:
+    """The commands that leave one token at the bell of ``lane``.
 
     The trim keeps tokens of a lane that nobody consumes from piling up.
     """
     key = bell(lane)
-    pipe.lpush(key, 1)
-    pipe.ltrim(key, 0, 0)
-    pipe.expire(key, BELL_TTL_S)
+    return [("LPUSH", key, 1), ("LTRIM", key, 0, 0), ("EXPIRE", key, BELL_TTL_S)]

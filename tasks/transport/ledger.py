@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import redis
+from redis.exceptions import NoScriptError
 
+from epd.round_trip import round_trip
 from tasks.transport import keys
-from tasks.transport.keys import raise_for_first, ring, script_text
+from tasks.transport.keys import raise_for_first, ring_commands, script_text
 from tasks.transport.liveness import describe_own_process
 
 #: Most messages that one script call gives back: Redis serves nobody else while it runs.
@@ -81,7 +83,7 @@ class UnackedLedger:
         for lane in lanes:
             script_keys += [lane, *keys.side_lists(lane), keys.bell(lane)]
         args = [limit, quarantine_room, int(take_solo), self.session, self.descriptor, keys.BELL_TTL_S]
-        blocked, *flat = self._pop(keys=script_keys, args=args)
+        blocked, *flat = self._run(self._pop, script_keys, args)
         self._blocked_lane = lanes[0] if blocked else None
         fields = iter(flat)
         messages = tuple(PoppedMessage(*five) for five in zip(*[fields] * 5, strict=True))
@@ -137,11 +139,16 @@ class UnackedLedger:
 
     def _remove(self, receipts: Sequence[int]) -> None:
         lane, self._blocked_lane = self._blocked_lane, None
-        with self.client.pipeline(transaction=False) as pipe:
-            pipe.hdel(keys.unacked(self.session), *receipts)
-            if lane is not None:
-                ring(pipe, lane)
-            raise_for_first(pipe.execute(raise_on_error=False))
+        bells = [] if lane is None else ring_commands(lane)
+        raise_for_first(round_trip(self.client, [("HDEL", keys.unacked(self.session), *receipts), *bells]))
+
+    def _run(self, script: Any, script_keys: Sequence[str], args: Sequence[Any]) -> Any:
+        command = ("EVALSHA", script.sha, len(script_keys), *script_keys, *args)
+        (answer,) = round_trip(self.client, [command])
+        if isinstance(answer, NoScriptError):
+            return script(keys=script_keys, args=args)  # loads it
+        raise_for_first([answer])
+        return answer
 
 
 def give_back(

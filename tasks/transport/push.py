@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import redis
 
-from tasks.transport.keys import ring
+from epd.round_trip import Command, round_trip
+from tasks.transport.keys import ring_commands
 
 #: What one call pushes: pairs of a lane and a message's bytes.
 Messages = Sequence[tuple[str, bytes]]
@@ -116,12 +117,9 @@ class LanePusher:
         lanes: dict[str, list[bytes]] = {}
         for lane, raw in messages:
             lanes.setdefault(lane, []).append(raw)
-        with self._client.pipeline(transaction=False) as pipe:
-            for lane, raws in lanes.items():
-                pipe.lpush(lane, *raws)
-            for lane in lanes:
-                ring(pipe, lane)
-            answers = pipe.execute(raise_on_error=False)
+        commands: list[Command] = [("LPUSH", lane, *raws) for lane, raws in lanes.items()]
+        commands += [command for lane in lanes for command in ring_commands(lane)]
+        answers = round_trip(self._client, commands)
         for answer in answers[: len(lanes)]:  # a ring that failed costs half a second at most
             if isinstance(answer, Exception):
                 raise answer
