@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import redis
+from hiredis import pack_command
 from redis.exceptions import ResponseError
 
 #: The name of a command, and its arguments.
@@ -48,7 +49,7 @@ def round_trip(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:
 
 
 def _exchange(client: Any, connection: Any, commands: Sequence[Command]) -> list[Any]:
-    connection.send_packed_command(connection.pack_commands(commands))
+    connection.send_packed_command([b"".join([pack_command(tuple(command)) for command in commands])])
     return [_answer(client, connection, command[0]) for command in commands]
 
 

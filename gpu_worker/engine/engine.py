@@ -2,8 +2,9 @@
 
     submit -> queued -> staging thread -> one staged batch -> device thread -> completion thread -> observer
 
-While batch N runs, batch N+1 is staged and batch N-1 is written. On a CPU, the device thread does the staging,
-too. A bad item fails alone; only a lost device ends the engine.
+While batch N runs, batch N+1 is staged and batch N-1 is written. On a CPU the device thread does the staging
+too, and reports a batch itself if nothing is queued. A bad item fails alone; only a lost device ends the
+engine.
 """
 
 from __future__ import annotations
@@ -199,10 +200,11 @@ class Engine:
         self._observer.on_device_lost(DeviceHung(text))
 
     def _hand_over(self, part: Rows | Settled) -> None:
-        if isinstance(part, Rows):
-            self._replies.put_rows(part)
-        else:
+        if not isinstance(part, Rows):
             self._replies.put([part])
+        elif self._pipeline.ahead or len(self._pipeline) or not self._replies.report_now(part):
+            # On a CPU with an empty queue nothing overlaps, so handing over would only cost time.
+            self._replies.put_rows(part)
 
     def _report(self, error: Exception, slots: Sequence[Slot]) -> None:
         _log.error("a batch of %d could not be run", len(slots), exc_info=error)

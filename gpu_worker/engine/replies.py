@@ -40,6 +40,8 @@ class Replies:
         self._counters = counters
         self._queue: queue.SimpleQueue[Rows | Sequence[Settled] | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(_BATCHES_AHEAD)
+        #: Held while replies are reported, on whichever thread.
+        self._reporting = threading.Lock()
         self._thread = threading.Thread(target=self._loop, name="engine-reply", daemon=True)
 
     def start(self) -> None:
@@ -52,6 +54,20 @@ class Replies:
             if not self._thread.is_alive():
                 return
         self._queue.put(rows)
+
+    def report_now(self, rows: Rows) -> bool:
+        """Report the output of a forward on the calling thread, unless other replies wait or are reported.
+
+        Returns:
+            Whether it was reported.
+        """
+        if not self._queue.empty() or not self._reporting.acquire(blocking=False):
+            return False
+        try:
+            self._report([rows])
+        finally:
+            self._reporting.release()
+        return True
 
     def put(self, settled: Sequence[Settled]) -> None:
         """Pass on outcomes that need no copy. Never waits."""
@@ -68,15 +84,18 @@ class Replies:
         while not ended:
             waiting = self._waiting()
             ended = None in waiting
-            settled: list[Settled] = []
-            for reply in waiting:
-                if reply is not None:
-                    settled += self._settled(reply) if isinstance(reply, Rows) else reply
-            if settled:
-                self._notify(settled)
+            with self._reporting:
+                self._report([reply for reply in waiting if reply is not None])
             for reply in waiting:
                 if isinstance(reply, Rows):
                     self._room.release()
+
+    def _report(self, replies: Sequence[Rows | Sequence[Settled]]) -> None:
+        settled: list[Settled] = []
+        for reply in replies:
+            settled += self._settled(reply) if isinstance(reply, Rows) else reply
+        if settled:
+            self._notify(settled)
 
     def _waiting(self) -> list[Rows | Sequence[Settled] | None]:
         """Wait for a reply, and take all that have arrived by then: together they cost one round trip."""

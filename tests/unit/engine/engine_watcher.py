@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 
@@ -16,6 +17,7 @@ class Watcher:
         self.begun: list[list[str]] = []
         self.unwanted: set[str] = set()
         self.lost: list[BaseException] = []
+        self.threads: list[str] = []
 
     def still_wanted(self, slots: Sequence[Slot]) -> set[str]:
         return {slot.id for slot in slots} - self.unwanted
@@ -24,6 +26,7 @@ class Watcher:
         self.begun.append([slot.id for slot in slots])
 
     def on_settled(self, settled: Sequence[Settled]) -> None:
+        self.threads.append(threading.current_thread().name)
         for one in settled:
             assert one.slot.id not in self.outcomes, "settled twice"
             self.outcomes[one.slot.id] = one.outcome

@@ -138,21 +138,26 @@ def test_an_unknown_encoder_is_not_ready_here(rig: Rig) -> None:
     assert isinstance(outcome.error, EncoderNotReady)
 
 
-def test_a_full_batch_is_staged_ahead_and_a_part_batch_waits_for_the_device(rig: Rig) -> None:
+def test_slots_that_arrive_while_a_batch_runs_form_the_next_one(rig: Rig) -> None:
     rig.hold_one_batch()
-    for value in (1, 2):
+    for value in (1, 2, 3, 4):
         rig.engine.submit(rig.slot(value))
-    time.sleep(0.1)  # time in which a part batch would be staged, were it wrong
-    assert rig.engine.queued == 2
-    for value in (3, 4):
-        rig.engine.submit(rig.slot(value))
-    end = time.monotonic() + 10
-    while rig.engine.queued:
-        assert time.monotonic() < end
-        time.sleep(0.002)
+    time.sleep(0.1)  # time in which they would be staged, were it wrong
+    assert rig.engine.queued == 4
     rig.runner.gate.set()
     rig.watcher.wait(5)
     assert rig.runner.sizes == [1, 4]
+
+
+def test_a_lone_slot_is_reported_on_the_device_thread_and_a_queue_on_the_completion_thread(rig: Rig) -> None:
+    rig.submit(1)
+    rig.watcher.wait(1)
+    assert rig.watcher.threads == ["engine-device"]
+    rig.hold_one_batch()
+    rig.submit(2)
+    rig.runner.gate.set()
+    rig.watcher.wait(3)
+    assert rig.watcher.threads[1] == "engine-reply"
 
 
 def test_stop_finishes_the_running_batch_and_returns_the_rest(rig: Rig) -> None:
