@@ -97,14 +97,7 @@ def test_interactive_goes_first_and_bulk_leads_every_fourth_batch() -> None:
 def test_a_part_batch_is_given_at_once_and_filled_up_with_bulk() -> None:
     bulk = make_planned(slot=make_slot(priority=Priority.BULK))
     batcher = filled([bulk, make_planned()], Budget(max_items=8, max_cost=100))
-    assert not batcher.has_full_batch()
     assert len(batcher.take(NOW).batch) == 2
-
-
-@pytest.mark.parametrize(("costs", "full"), [([4, 4], False), ([5, 5], True), ([1, 1, 1], True)])
-def test_a_batch_is_full_by_items_or_by_cost(costs: list[int], full: bool) -> None:
-    batcher = filled([make_planned(cost) for cost in costs], Budget(max_items=3, max_cost=10))
-    assert batcher.has_full_batch() is full
 
 
 def test_an_oversized_item_is_a_batch_of_its_own() -> None:
