@@ -20,13 +20,20 @@ _ACQUIRE_SECONDS = 5.0
 
 
 def waiting_messages() -> Mapping[str, int]:
-    """Messages that no worker has taken, by queue.
+    """Messages that no worker has taken, by queue. One round trip.
 
     Raises:
         StoreUnavailable: the broker does not answer.
     """
-    with _channel() as channel:
-        return {name: channel.queue_declare(queue=name).message_count for name in QUEUES}
+    lists = [(keys.queue_of(lane), key) for lane in lanes() for key in (lane, *keys.side_lists(lane))]
+    with _channel() as channel, channel.client.pipeline(transaction=False) as pipe:
+        for _, key in lists:
+            pipe.llen(key)
+        lengths = pipe.execute()
+    counts: Counter[str] = Counter(dict.fromkeys(QUEUES, 0))
+    for (name, _), length in zip(lists, lengths, strict=True):
+        counts[name] += length
+    return dict(counts)
 
 
 def unacked_messages() -> Mapping[str, int]:
