@@ -60,6 +60,7 @@ class Backlog:
 
     def rate(self, length: int) -> float:
         """Images encoded a second at this length."""
+        self.http.close()  # the server closes idle connections; the next request opens a new one
         self.keep(length, _SETTLE)
         counted, at = self._encoded()
         self.keep(length, _SECONDS)
@@ -89,7 +90,7 @@ class Backlog:
 
 
 def measure(options: argparse.Namespace) -> Result:
-    """A short queue, a long one on a second stack, the short one again. Each stack waits for the other."""
+    """A short queue, a long one on a second stack, then the short one again. The other stack is idle."""
     device = DeviceModel()
     with progress_bar("queue", 4) as step, _backlog(device) as one:
         step(f"{_SHORT} queued")
