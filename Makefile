@@ -20,10 +20,10 @@ MINUTES ?= 10
 CHAOS_ARGS ?=
 PEERS_ARGS ?=
 
-.PHONY: help setup demo example test slow up chaos soak bench-peers lint types contracts check pins clean
+.PHONY: help setup demo example test slow up chaos soak bench-smoke bench-peers lint types contracts check pins clean
 
 help:
-	@echo "make setup | demo | example | test | slow | up | chaos | soak | bench-peers | lint | types | contracts | check | clean"
+	@echo "make setup | demo | example | test | slow | up | chaos | soak | bench-smoke | bench-peers | lint | types | contracts | check | clean"
 
 setup: $(STAMP)
 
@@ -65,6 +65,10 @@ chaos: $(STAMP)
 # A steady load for MINUTES, and whether memory, files, keys or descriptors grow.
 soak: $(STAMP)
 	@$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES) --seed $(SEED)
+
+# Key ratios of the benchmarks against the committed ones; fails below half of one, since machines differ.
+bench-smoke: $(STAMP)
+	@$(BIN)/python -m bench.encoder.smoke
 
 # epd against litserve, mosec and infinity-emb; the first run makes their environments below .bench-peers.
 bench-peers: $(STAMP)

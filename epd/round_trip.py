@@ -7,7 +7,7 @@ this is most of what a trip costs, so the frequent trips of store and broker tak
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import redis
 from hiredis import pack_command
@@ -49,7 +49,7 @@ def round_trip(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:
 
 
 def _exchange(client: Any, connection: Any, commands: Sequence[Command]) -> list[Any]:
-    connection.send_packed_command([b"".join([pack_command(tuple(command)) for command in commands])])
+    connection.send_packed_command([b"".join([pack_command(cast(Any, tuple(command))) for command in commands])])
     return [_answer(client, connection, command[0]) for command in commands]
 
 

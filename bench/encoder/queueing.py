@@ -58,14 +58,17 @@ class Backlog:
             else:
                 time.sleep(_TICK)
 
-    def rate(self, length: int) -> float:
-        """Images encoded a second at this length."""
+    def measure(self, length: int) -> tuple[float, float]:
+        """Images encoded a second at this length, and CPU milliseconds of the stack for each."""
         self.http.close()  # the server closes idle connections; the next request opens a new one
         self.keep(length, _SETTLE)
-        counted, at = self._encoded()
+        meter, (counted, at) = self.site.meter(), self._encoded()
+        began = time.monotonic()
         self.keep(length, _SECONDS)
+        cpu = sum(meter.costs().cpu.values()) / (time.monotonic() - began)
         later_counted, later_at = self._encoded()
-        return (later_counted - counted) / (later_at - at)
+        rate = (later_counted - counted) / (later_at - at)
+        return rate, 1000 * cpu / rate
 
     def _post(self, count: int) -> None:
         items = [{"type": "image", "url": url} for url in self.site.media.new_urls(Kind.SMALL, count)]
@@ -94,14 +97,14 @@ def measure(options: argparse.Namespace) -> Result:
     device = DeviceModel()
     with progress_bar("queue", 4) as step, _backlog(device) as one:
         step(f"{_SHORT} queued")
-        short = [one.rate(_SHORT)]
+        short = [one.measure(_SHORT)]
         with _backlog(device) as other:
             step("filling the queue")
             other.fill(_LONG)
             step(f"{_LONG} queued")
-            long = other.rate(_LONG)
+            long = other.measure(_LONG)
         step(f"{_SHORT} queued again")
-        short.append(one.rate(_SHORT))
+        short.append(one.measure(_SHORT))
     return _result(short, long, device)
 
 
@@ -117,15 +120,19 @@ def _backlog(device: DeviceModel) -> Iterator[Backlog]:
         yield Backlog(site, http)
 
 
-def _result(short: Sequence[float], long: float, device: DeviceModel) -> Result:
-    bar = Bar("queue_cost_ratio", round(long / statistics.mean(short), 3), 0.9)
+def _result(short: Sequence[tuple[float, float]], long: tuple[float, float], device: DeviceModel) -> Result:
+    ratio = long[0] / statistics.mean(rate for rate, _ in short)
+    bar = Bar("queue_cost_ratio", round(ratio, 3), 0.9)
+    rows = [(_SHORT, *_rounded(short[0])), (_LONG, *_rounded(long)), (_SHORT, *_rounded(short[1]))]
+    header = ("queued", "images_per_s", "cpu_ms_an_image")
     figures = {
         "device": str(device),
         "ratio": bar.value,
-        f"images_per_s_with_{_SHORT}": [round(rate, 1) for rate in short],
-        f"images_per_s_with_{_LONG}": round(long, 1),
+        "windows": [dict(zip(header, row, strict=True)) for row in rows],
         "max_queue_items": _MOST_ITEMS,
     }
-    rows = [(_SHORT, figures[f"images_per_s_with_{_SHORT}"]), (_LONG, round(long, 1))]
-    text = f"images of 2 KB, jobs of {_JOB_ITEMS}; {device}\n{table(('queued', 'images/s'), rows)}"
-    return Result(figures, text, (bar,))
+    return Result(figures, f"images of 2 KB, jobs of {_JOB_ITEMS}; {device}\n{table(header, rows)}", (bar,))
+
+
+def _rounded(measured: tuple[float, float]) -> tuple[float, float]:
+    return round(measured[0], 1), round(measured[1], 2)
