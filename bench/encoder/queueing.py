@@ -1,7 +1,8 @@
 """Small images behind a short and behind a long queue: what an image costs should not depend on its length.
 
 Jobs are posted without waiting, each as soon as there is room below the wanted length, so both queues stay as
-long as they are while the images are counted. An image is queued from its job's start until its download.
+long as they are while the images are counted. An image is queued from its job's start until its end. If
+downloads run ahead of decoding, a long queue is also paid for in images that are not finished yet.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from http.client import HTTPConnection
-from typing import Any
 
 from bench.encoder.result import Bar, Result, progress_bar, table
 from bench.encoder.site.device import DeviceModel
 from bench.encoder.site.files import Kind
 from bench.encoder.site.media import running_media
 from bench.encoder.site.stack import Site, running_site
-from epd.telemetry.counters import Count
+from epd.settings import Settings
+from epd.store.admissions import Admissions
+from epd.store.open import open_store
 
 _SHORT, _LONG = 100, 20_000
 _JOB_ITEMS, _LARGE_JOB_ITEMS = 25, 250
@@ -31,18 +33,29 @@ _TICK = 0.05
 _SECONDS, _SETTLE = 10.0, 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What a stack did while ``queued`` images waited. CPU milliseconds are the stack's."""
+
+    queued: int
+    images_per_s: float
+    downloads_per_s: float
+    cpu_ms_an_image: float
+
+
 @dataclass(slots=True)
 class Backlog:
-    """The queue of a site, from the jobs that were posted and the images that were downloaded."""
+    """The queue of a site, from the images that were posted and those that the store counts as in flight."""
 
     site: Site
     http: HTTPConnection
+    admissions: Admissions
     posted: int = 0
 
     @property
     def length(self) -> int:
-        """Images that wait for their download."""
-        return self.posted - self.site.media.stats().requests
+        """Images in flight."""
+        return self.admissions.held().items
 
     def fill(self, length: int) -> None:
         """Post large jobs until so many images wait."""
@@ -58,38 +71,30 @@ class Backlog:
             else:
                 time.sleep(_TICK)
 
-    def measure(self, length: int) -> tuple[float, float]:
-        """Images encoded a second at this length, and CPU milliseconds of the stack for each."""
+    def measure(self, length: int) -> Window:
+        """What happens at this length."""
         self.http.close()  # the server closes idle connections; the next request opens a new one
         self.keep(length, _SETTLE)
-        meter, (counted, at) = self.site.meter(), self._encoded()
-        began = time.monotonic()
+        meter, done, began = self.site.meter(), self.posted - self.length, time.monotonic()
+        downloads = self.site.media.stats().requests
         self.keep(length, _SECONDS)
-        cpu = sum(meter.costs().cpu.values()) / (time.monotonic() - began)
-        later_counted, later_at = self._encoded()
-        rate = (later_counted - counted) / (later_at - at)
-        return rate, 1000 * cpu / rate
+        count, seconds = self.posted - self.length - done, time.monotonic() - began
+        return Window(
+            queued=length,
+            images_per_s=round(count / seconds, 1),
+            downloads_per_s=round((self.site.media.stats().requests - downloads) / seconds, 1),
+            cpu_ms_an_image=round(1000 * sum(meter.costs().cpu.values()) / count, 2),
+        )
 
     def _post(self, count: int) -> None:
         items = [{"type": "image", "url": url} for url in self.site.media.new_urls(Kind.SMALL, count)]
-        self._ask("POST", "/v1/encode", {"items": items, "wait": 0})
-        self.posted += count
-
-    def _encoded(self) -> tuple[float, float]:
-        """Images encoded so far, and when the GPU worker counted them."""
-        workers = self._ask("GET", "/v1/status")["workers"]
-        (worker,) = (one for one in workers if one["kind"] == "encode")
-        done = sum(value for key, value in worker["counters"].items() if key.startswith(Count.ENCODE_ITEMS))
-        return done, time.monotonic() - worker["age"]
-
-    def _ask(self, method: str, path: str, document: object = None) -> Any:
-        body = None if document is None else json.dumps(document)
-        self.http.request(method, path, body, {"Content-Type": "application/json"})
+        body = json.dumps({"items": items, "wait": 0})
+        self.http.request("POST", "/v1/encode", body, {"Content-Type": "application/json"})
         with self.http.getresponse() as answer:
             text = answer.read()
-        if answer.status >= 300:
-            raise RuntimeError(f"{method} {path}: {answer.status} {text[:500]!r}")
-        return json.loads(text)
+        if answer.status != 202:
+            raise RuntimeError(f"a job was not taken: {answer.status} {text[:500]!r}")
+        self.posted += count
 
 
 def measure(options: argparse.Namespace) -> Result:
@@ -111,28 +116,25 @@ def measure(options: argparse.Namespace) -> Result:
 @contextmanager
 def _backlog(device: DeviceModel) -> Iterator[Backlog]:
     """The queue of a new stack."""
-    settings = {"EPD_MAX_QUEUE_ITEMS": str(_MOST_ITEMS), "EPD_MAX_QUEUE_BYTES": str(1 << 40)}
+    overrides = {"EPD_MAX_QUEUE_ITEMS": str(_MOST_ITEMS), "EPD_MAX_QUEUE_BYTES": str(1 << 40)}
     with (
         running_media(delay=0.0) as media,
-        running_site(media, device, settings) as site,
+        running_site(media, device, overrides) as site,
         closing(HTTPConnection("127.0.0.1", site.port, timeout=60)) as http,
     ):
-        yield Backlog(site, http)
+        settings = Settings(store_url=site.stack.settings["EPD_STORE_URL"])
+        yield Backlog(site, http, open_store(settings).admissions)
 
 
-def _result(short: Sequence[tuple[float, float]], long: tuple[float, float], device: DeviceModel) -> Result:
-    ratio = long[0] / statistics.mean(rate for rate, _ in short)
+def _result(short: Sequence[Window], long: Window, device: DeviceModel) -> Result:
+    ratio = long.images_per_s / statistics.mean(window.images_per_s for window in short)
     bar = Bar("queue_cost_ratio", round(ratio, 3), 0.9)
-    rows = [(_SHORT, *_rounded(short[0])), (_LONG, *_rounded(long)), (_SHORT, *_rounded(short[1]))]
-    header = ("queued", "images_per_s", "cpu_ms_an_image")
+    windows = [asdict(window) for window in (short[0], long, *short[1:])]
     figures = {
         "device": str(device),
         "ratio": bar.value,
-        "windows": [dict(zip(header, row, strict=True)) for row in rows],
+        "windows": windows,
         "max_queue_items": _MOST_ITEMS,
     }
-    return Result(figures, f"images of 2 KB, jobs of {_JOB_ITEMS}; {device}\n{table(header, rows)}", (bar,))
-
-
-def _rounded(measured: tuple[float, float]) -> tuple[float, float]:
-    return round(measured[0], 1), round(measured[1], 2)
+    columns = table(list(windows[0]), [list(window.values()) for window in windows])
+    return Result(figures, f"images of 2 KB, jobs of {_JOB_ITEMS}; {device}\n{columns}", (bar,))

@@ -32,6 +32,9 @@ video = "{NAME}"
 audio = "{NAME}"
 """
 
+#: The environment that lets Celery use the pool of ``python -m gpu_worker``.
+POOL = {"CELERY_CUSTOM_WORKER_POOL": "gpu_worker.pool.batch_pool:BatchPool"}
+
 CARD = EncoderCard(
     name=NAME,
     family="simulated",

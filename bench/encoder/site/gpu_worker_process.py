@@ -1,6 +1,7 @@
 """``python -m bench.encoder.site.gpu_worker_process [--batch-ms M] [--item-ms M]``: simulates the device.
 
-It is ``python -m gpu_worker`` with a simulated encoder in place of those of the config.
+It is ``python -m gpu_worker`` with a simulated encoder in place of those of the config. ``POOL`` of
+``bench.encoder.site.device`` has to be in its environment, since Celery reads that when it is first imported.
 """
 
 from __future__ import annotations

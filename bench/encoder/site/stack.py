@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.cli import folder_in_memory
 from bench.encoder.site.costs import Meter
-from bench.encoder.site.device import CONFIG, DeviceModel
+from bench.encoder.site.device import CONFIG, POOL, DeviceModel
 from bench.encoder.site.media import Media
 from bench.engine.rig import REALISTIC, load_random
 from epd.settings import child_environment
@@ -107,7 +107,7 @@ def _simulated_worker(stack: Stack, device: DeviceModel | None) -> Iterator[Chil
         return
     argv = [sys.executable, "-m", "bench.encoder.site.gpu_worker_process"]
     argv += ["--batch-ms", str(device.batch_ms), "--item-ms", str(device.item_ms)]
-    environment = child_environment(stack.settings | _POOL)
+    environment = child_environment({**stack.settings, **POOL})
     worker = Child(Spec(_GPU, argv, stop_order=0), stack.options.data_dir / "logs/gpu.log", environment)
     worker.start()
     try:
