@@ -7,6 +7,7 @@ the peers also the files themselves, which is easier for them. The first run mak
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Any
 
@@ -38,6 +39,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=12.0, help="length of a round")
     parser.add_argument("--threads", type=int, default=2, help="torch threads of each side")
     options = parser.parse_args()
+    # The servers are in process groups of their own: they end with the blocks that started them.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     before = load_average()
     chosen = [
         one for one in COMPARISONS if one.name in options.compare and set(one.peers) & set(options.only)

@@ -56,12 +56,12 @@ class Comparison:
 COMPARISONS = (
     Comparison(
         "real", "dinov2", make_dinov2, (Peer.LITSERVE, Peer.MOSEC), None,
-        {Peer.LITSERVE: (2, 4), Peer.MOSEC: (2, 4)}, least=1.0, least_repeated=10.0,
+        {Peer.LITSERVE: (2, 6), Peer.MOSEC: (2, 4)}, least=1.0, least_repeated=10.0,
     ),
     Comparison("clip", "clip", make_clip, (Peer.INFINITY,), None, {}, least=1.0, least_repeated=10.0),
     Comparison(
         "device", "clip", make_clip, tuple(Peer), DeviceModel(30, 1),
-        {Peer.LITSERVE: (4, 4), Peer.MOSEC: (4, 8)}, least=1.2,
+        {Peer.LITSERVE: (2, 6), Peer.MOSEC: (4, 12)}, least=1.2,
     ),
 )  # fmt: skip
 
