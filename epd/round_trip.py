@@ -49,7 +49,8 @@ def round_trip(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:
 
 
 def _exchange(client: Any, connection: Any, commands: Sequence[Command]) -> list[Any]:
-    connection.send_packed_command([b"".join([pack_command(cast(Any, tuple(command))) for command in commands])])
+    packed = b"".join([pack_command(cast(Any, tuple(command))) for command in commands])
+    connection.send_packed_command([packed])
     return [_answer(client, connection, command[0]) for command in commands]
 
 

@@ -18,8 +18,6 @@ from epd.contracts.errors import SettingsError
 _PREFIX = "EPD_"
 #: The prefix of names that only this project's tests read. They are neither settings nor mistakes.
 _TEST_PREFIX = "EPD_TEST_"
-#: The prefixes of what names our servers.
-_SERVICES = (_PREFIX, "CELERY_")
 MIB = 1 << 20
 GIB = 1 << 30
 
@@ -161,10 +159,9 @@ def child_environment(overrides: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **overrides}
 
 
-def bare_environment(additions: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a child that needs no setting, and so gets no URL with a password in it."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_SERVICES)}
-    return {**inherited, **additions}
+def environment_without_settings(overrides: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a child process that needs no setting, and must not see the secrets in them."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(_PREFIX)} | {**overrides}
 
 
 def _sentence(item: object) -> str:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from epd.contracts.errors import BlobSpaceFull, Internal
 from epd.contracts.media import Modality
-from epd.settings import Settings
+
+if TYPE_CHECKING:  # decode children need no settings
+    from epd.settings import Settings
 
 #: Reserves space for an output of this many bytes in all; raises ``BlobSpaceFull`` or ``MediaTooLarge``.
 Hold = Callable[[int], None]

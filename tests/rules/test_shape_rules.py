@@ -22,7 +22,9 @@ ENTRY_POINTS = {
     "epd.cli.main",
     "tasks.poison",
     "tasks.stages",
-    "tasks.worker.events", "tasks.worker.pool",
+    "tasks.worker.events",
+    "tasks.worker.pool",
+    "workers.decode.child",
     "tasks.worker.lifecycle",
 }
 

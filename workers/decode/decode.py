@@ -11,7 +11,7 @@ from epd.contracts.errors import Internal, UnsupportedMedia
 from epd.contracts.media import BlobRef, ItemOptions, Modality, RawAudio, RawFrames, RawImage
 from workers.decode.animation import sample_animation
 from workers.decode.audio import decode_audio
-from workers.decode.image import read_image
+from workers.decode.image import Scratch, read_image
 from workers.decode.probe import AudioTrack, probe
 from workers.decode.sampling import effective_rules
 from workers.decode.sniff import Kind, sniff
@@ -29,6 +29,7 @@ def decode(
     rules: Rules,
     limits: DecodeLimits,
     out: Path,
+    scratch: Scratch | None = None,
 ) -> RawImage | RawFrames | RawAudio:
     """Decode ``path`` as ``modality`` and write its raw bytes to ``out``, which is removed on any error.
 
@@ -41,6 +42,7 @@ def decode(
         limits: its ``hold`` is called with the size of the output, in bytes, before anything is written,
             and again if the header was wrong.
         out: a new file whose name becomes the blob's.
+        scratch: memory for the pixels of an image, for a caller that decodes one after another.
 
     Returns:
         Shapes, times and size of what was written.
@@ -53,7 +55,7 @@ def decode(
     done = False
     try:
         sniffed = _checked_type(path, modality)
-        raw = _as_modality(path, sniffed, modality, rules, options, limits=limits, out=out)
+        raw = _as_modality(path, sniffed, modality, rules, options, limits=limits, out=out, scratch=scratch)
         done = True
         return raw
     finally:
@@ -85,9 +87,10 @@ def _as_modality(
     *,
     limits: DecodeLimits,
     out: Path,
+    scratch: Scratch | None,
 ) -> RawImage | RawFrames | RawAudio:
     if modality is Modality.IMAGE:
-        return _image(path, sniffed, limits, out)
+        return _image(path, sniffed, limits, out, scratch)
     if modality is Modality.VIDEO and isinstance(rules, VideoRules):
         return _frames(path, sniffed, effective_rules(rules, options), limits, out)
     if modality is Modality.AUDIO and isinstance(rules, AudioRules):
@@ -95,8 +98,14 @@ def _as_modality(
     raise Internal(f"decode rules {type(rules).__name__} given for {modality.value}")
 
 
-def _image(path: Path, sniffed: Kind, limits: DecodeLimits, out: Path) -> RawImage:
-    image = read_image(path, format_name=sniffed.format, max_pixels=limits.image_pixels, hold=limits.hold)
+def _image(path: Path, sniffed: Kind, limits: DecodeLimits, out: Path, scratch: Scratch | None) -> RawImage:
+    image = read_image(
+        path,
+        format_name=sniffed.format,
+        max_pixels=limits.image_pixels,
+        hold=limits.hold,
+        scratch=scratch,
+    )
     height, width, _ = image.pixels.shape
     with out.open("wb") as sink:
         write_all(sink, np.ascontiguousarray(image.pixels).reshape(-1).data)

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,8 @@ _UPRIGHT = {
 #: Formats of Pillow that a sniffed format may be. MPO is a JPEG file with several images.
 _FORMATS = {"JPEG": ("JPEG", "MPO")}
 _ANIMATED = frozenset({"GIF", "WEBP", "PNG", "AVIF"})
+#: The largest buffer that ``Scratch`` keeps, in bytes: 22 megapixels.
+_MOST_KEPT = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,29 @@ class DecodedImage:
     frames: int
 
 
-def read_image(path: Path, *, format_name: str, max_pixels: int, hold: Hold = hold_nothing) -> DecodedImage:
+class Scratch:
+    """A buffer for the pixels of one image after another: new memory costs up to a fifth of a decode."""
+
+    def __init__(self) -> None:
+        self._kept = np.empty(0, np.uint8)
+
+    def take(self, nbytes: int) -> NDArray[np.uint8]:
+        """Room for so many bytes, until the next call."""
+        if nbytes > _MOST_KEPT:
+            return np.empty(nbytes, np.uint8)
+        if nbytes > self._kept.size:
+            self._kept = np.empty(nbytes, np.uint8)
+        return self._kept[:nbytes]
+
+
+def read_image(
+    path: Path,
+    *,
+    format_name: str,
+    max_pixels: int,
+    hold: Hold = hold_nothing,
+    scratch: Scratch | None = None,
+) -> DecodedImage:
     """Decode the first image of a file.
 
     Args:
@@ -66,26 +91,30 @@ def read_image(path: Path, *, format_name: str, max_pixels: int, hold: Hold = ho
         format_name: Pillow's name of its format.
         max_pixels: most pixels, by the header.
         hold: called with the bytes of the pixels before they are decoded; may raise.
+        scratch: may hold the pixels of the result, which are then valid until its next use.
 
     Raises:
         MediaTooLarge: the header states more pixels than ``max_pixels``.
         CorruptMedia: the bytes cannot be decoded.
         UnsupportedMedia: the pixels have no known range.
     """
-    with open_image(path, format_name=format_name, max_pixels=max_pixels) as image:
+    # Both decoders of a JPEG file take its bytes, so they are read once.
+    jpeg = path.read_bytes() if format_name == "JPEG" else None
+    source = path if jpeg is None else BytesIO(jpeg)
+    with open_image(source, format_name=format_name, max_pixels=max_pixels) as image:
         hold(image.width * image.height * 3)
         frames = animation_frames(image)
         size = image.size
-        pixels = _stored_pixels(image, path, format_name)
+        pixels = _stored_pixels(image, jpeg, scratch or Scratch())
         turn = _UPRIGHT.get(_orientation(image))
         if turn is not None:
             pixels = np.asarray(Image.fromarray(pixels).transpose(turn))
         return DecodedImage(pixels, size, frames)
 
 
-def _stored_pixels(image: Image.Image, path: Path, format_name: str) -> NDArray[np.uint8]:
-    if format_name == "JPEG":
-        pixels = decode_common_jpeg(path, image.size)
+def _stored_pixels(image: Image.Image, jpeg: bytes | None, scratch: Scratch) -> NDArray[np.uint8]:
+    if jpeg is not None:
+        pixels = decode_common_jpeg(jpeg, image.size, scratch)
         if pixels is not None:
             return pixels
     image.load()
@@ -93,14 +122,14 @@ def _stored_pixels(image: Image.Image, path: Path, format_name: str) -> NDArray[
 
 
 @contextmanager
-def open_image(path: Path, *, format_name: str, max_pixels: int) -> Iterator[Image.Image]:
+def open_image(source: Path | BytesIO, *, format_name: str, max_pixels: int) -> Iterator[Image.Image]:
     """Open an image whose header is within ``max_pixels``; decoder errors become ``CorruptMedia``."""
     try:
         with warnings.catch_warnings():
             # Pillow warns about its own pixel limit and about odd tags; our limit and errors apply instead.
             warnings.simplefilter("ignore")
             formats = _FORMATS.get(format_name, (format_name,))
-            with Image.open(path, formats=formats) as image:
+            with Image.open(source, formats=formats) as image:
                 check_pixels(image.size, max_pixels)
                 yield image
     except (EpdError, MemoryError, SoftTimeLimitExceeded):
@@ -138,22 +167,24 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
-def decode_common_jpeg(path: Path, size: tuple[int, int]) -> NDArray[np.uint8] | None:
+def decode_common_jpeg(data: bytes, size: tuple[int, int], scratch: Scratch) -> NDArray[np.uint8] | None:
     """Decode a JPEG file in the common colour spaces and samplings.
 
     Args:
-        path: the file.
+        data: the file.
         size: (width, height) of the checked header; a file of another size is left to Pillow.
+        scratch: holds the result.
 
     Returns:
         uint8 RGB [height, width, 3] as stored; None if Pillow has to decode or refuse the file.
     """
-    data = path.read_bytes()
     try:
         height, width, colours, sampling = simplejpeg.decode_jpeg_header(data)
         if colours != "YCbCr" or sampling not in _SAMPLINGS or (width, height) != size:
             return None
-        pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False)
+        pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(
+            data, "RGB", fastdct=False, fastupsample=False, buffer=scratch.take(width * height * 3)
+        )
     except ValueError:
         return None
     return pixels

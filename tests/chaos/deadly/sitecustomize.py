@@ -50,7 +50,7 @@ def _patch_encode() -> None:
 
 
 _command = " ".join(sys.orig_argv)
-if "-m workers.decode " in _command:
+if "workers.decode.child" in _command:
     _patch_decode()
 elif "gpu_worker" in _command:
     _patch_encode()

@@ -1,4 +1,4 @@
-"""Children that decode for a worker: results, errors, deaths, time limits, and their parent's end."""
+"""Decode children: what a call gives, its errors, its place in the order, and worn children."""
 
 from __future__ import annotations
 
@@ -7,225 +7,166 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import psutil
 import pytest
-from PIL import Image
 
 from epd.contracts.errors import (
+    BlobMissing,
     BlobSpaceFull,
     CorruptMedia,
     DecodeTimeout,
-    UnsupportedMedia,
-    WorkerCrashed,
+    Internal,
+    MediaTooLarge,
 )
-from epd.contracts.media import ItemOptions, Modality, RawImage
-from tests.paths import ROOT
-from workers.decode import child
+from epd.contracts.media import ItemOptions, Modality
+from tests.hostile.bad_server import MEDIA
+from tests.unit.workers.children_kit import (
+    CORRUPT,
+    IMAGE,
+    RULES,
+    VIDEO,
+    WITH_AUDIO,
+    MakePool,
+    is_gone,
+    run,
+    send,
+    wait_until,
+)
 from workers.decode.children import DecodeChildren
+from workers.decode.decode import audio_track, decode
 from workers.limits import DecodeLimits
 
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[DecodeChildren]:
-    children = DecodeChildren(2)
-    yield children
-    children.close()
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs prctl and /proc")
 
 
-@pytest.fixture
-def own() -> Iterator[DecodeChildren]:
-    children = DecodeChildren(1, tries=3)
-    yield children
-    children.close()
-
-
-def sample(folder: Path, colour: tuple[int, int, int] = (1, 2, 3)) -> Path:
-    path = folder / f"{'-'.join(map(str, colour))}.png"
-    Image.new("RGB", (8, 6), colour).save(path)
-    return path
-
-
-def decode(children: DecodeChildren, path: Path, *, timeout: float = 20.0, **limits: Any) -> RawImage:
-    out = path.with_suffix(".raw")
-    out.touch()
-    raw = children.decode(
-        path,
-        modality=Modality.IMAGE,
-        rules=None,
-        options=ItemOptions(),
-        limits=DecodeLimits(**limits),
-        out=out,
-        timeout=timeout,
+@pytest.mark.parametrize(
+    ("name", "modality"),
+    [(IMAGE, Modality.IMAGE), (VIDEO, Modality.VIDEO), (WITH_AUDIO, Modality.AUDIO)],
+)
+def test_a_child_gives_what_decode_gives(
+    pool: DecodeChildren, tmp_path: Path, name: str, modality: Modality
+) -> None:
+    ours, theirs = tmp_path / "ours" / "blob", tmp_path / "theirs" / "blob"
+    for out in (ours, theirs):
+        out.parent.mkdir()
+    held: list[tuple[int, int]] = []
+    raw = run(pool, theirs, name, modality, hold=lambda nbytes: held.append((nbytes, threading.get_ident())))
+    limits = DecodeLimits()
+    assert raw == decode(
+        MEDIA / name, modality=modality, options=ItemOptions(), rules=RULES[modality], limits=limits, out=ours
     )
-    assert isinstance(raw, RawImage)
-    return raw
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert held[0][0] >= raw.blob.nbytes
+    assert held[0][1] == threading.get_ident()
 
 
-def until(condition: Callable[[], object], within: float = 20.0) -> None:
-    end = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+def test_a_child_finds_the_audio_track(pool: DecodeChildren) -> None:
+    limits = DecodeLimits()
+    found = pool.audio_track(MEDIA / WITH_AUDIO, limits=limits, timeout=20)
+    assert found is not None
+    assert found == audio_track(MEDIA / WITH_AUDIO, limits=limits)
+    assert pool.audio_track(MEDIA / VIDEO, limits=limits, timeout=20) is None
 
 
-def pid_of(children: DecodeChildren) -> int:
-    children.start()
-    until(children.pids)
-    return children.pids()[0]
+def test_errors_come_back_as_themselves(
+    pool: DecodeChildren, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "blob"
 
+    def full(nbytes: int) -> None:
+        raise BlobSpaceFull(f"{nbytes} bytes", retry_after=1.5)
 
-def test_pixels_and_sizes_are_those_of_the_file(shared: DecodeChildren, tmp_path: Path) -> None:
-    asked: list[int] = []
-    raw = decode(shared, sample(tmp_path, (9, 8, 7)), hold=asked.append)
-    assert (raw.height, raw.width) == (6, 8)
-    pixels = np.fromfile(tmp_path / raw.blob.name, np.uint8).reshape(6, 8, 3)
-    assert (pixels == (9, 8, 7)).all()
-    assert asked == [6 * 8 * 3]
-
-
-def test_many_threads_share_the_children(shared: DecodeChildren, tmp_path: Path) -> None:
-    paths = [sample(tmp_path, (number, 0, 0)) for number in range(20)]
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda path: decode(shared, path), paths))
-    for number, path in enumerate(paths):
-        assert np.fromfile(path.with_suffix(".raw"), np.uint8)[0] == number
-    assert len(shared.pids()) == 2
-
-
-def test_errors_of_the_media_come_back_as_they_are(shared: DecodeChildren, tmp_path: Path) -> None:
-    cut = tmp_path / "cut.png"
-    cut.write_bytes(sample(tmp_path).read_bytes()[:45])
+    with pytest.raises(BlobSpaceFull, match="bytes") as refused:
+        run(pool, out, hold=full)
+    assert refused.value.retry_after == 1.5
     with pytest.raises(CorruptMedia):
-        decode(shared, cut)
-    page = tmp_path / "page.png"
-    page.write_bytes(b"<html></html>")
-    with pytest.raises(UnsupportedMedia):
-        decode(shared, page)
-    assert not page.with_suffix(".raw").exists()
+        run(pool, out, CORRUPT, Modality.VIDEO)
+    with pytest.raises(MediaTooLarge, match="more than 4 pixels"):
+        run(pool, out, image_pixels=4)
+    with pytest.raises(BlobMissing):
+        run(pool, out, tmp_path / "missing.jpg")
+    assert not caplog.records
+    with pytest.raises(Internal):
+        run(pool, out, tmp_path)
+    assert "IsADirectoryError" in caplog.text
+    assert not out.exists()
 
 
-def test_a_refusal_of_room_is_raised_to_the_caller(shared: DecodeChildren, tmp_path: Path) -> None:
-    def refuse(nbytes: int) -> None:
-        raise BlobSpaceFull(f"no room for {nbytes} bytes")
-
-    with pytest.raises(BlobSpaceFull, match="144 bytes"):
-        decode(shared, sample(tmp_path), hold=refuse)
-    decode(shared, sample(tmp_path))
-
-
-def test_a_child_that_dies_costs_one_try(own: DecodeChildren, tmp_path: Path) -> None:
-    killed: list[int] = []
-
-    def kill_once(_: int) -> None:
-        if not killed:
-            killed.extend(own.pids())
-            os.kill(killed[0], signal.SIGKILL)
-
-    raw = decode(own, sample(tmp_path), hold=kill_once)
-    assert raw.width == 8
-    assert own.pids() != killed
-
-
-def test_an_item_that_ends_every_child_fails(own: DecodeChildren, tmp_path: Path) -> None:
-    def kill(_: int) -> None:
-        os.kill(own.pids()[0], signal.SIGKILL)
-
-    with pytest.raises(WorkerCrashed, match="3 times"):
-        decode(own, sample(tmp_path), hold=kill)
-    decode(own, sample(tmp_path))
-
-
-def test_a_child_that_died_while_idle_costs_no_try(tmp_path: Path) -> None:
-    children = DecodeChildren(1, tries=1)
-    decode(children, sample(tmp_path))
-    first = psutil.Process(children.pids()[0])
-    first.kill()
-    until(lambda: not _runs(first))
-    decode(children, sample(tmp_path))
-    children.close()
-
-
-def test_a_frozen_child_ends_at_the_limit(own: DecodeChildren, tmp_path: Path) -> None:
-    decode(own, sample(tmp_path))
-
-    def freeze(_: int) -> None:
-        os.kill(own.pids()[0], signal.SIGSTOP)
-
-    began = time.monotonic()
-    with pytest.raises(DecodeTimeout):
-        decode(own, sample(tmp_path), timeout=0.5, hold=freeze)
-    assert time.monotonic() - began < 10
-    decode(own, sample(tmp_path))
-
-
-def test_a_worn_child_is_replaced(
-    own: DecodeChildren, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_error_of_hold_that_is_no_error_of_ours_costs_the_child_alone(
+    pool: DecodeChildren, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(child, "LIFE", 2)
-    first = pid_of(own)
-    for _ in range(3):
-        decode(own, sample(tmp_path))
-    assert own.pids() != [first]
+    def broken(nbytes: int) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(pool, tmp_path / "blob", hold=broken)
+    assert not (tmp_path / "blob").exists()
+    assert run(pool, tmp_path / "blob")
 
 
-def test_no_child_is_left_when_it_closes(tmp_path: Path) -> None:
-    children = DecodeChildren(2)
-    decode(children, sample(tmp_path))
-    processes = [psutil.Process(pid) for pid in children.pids()]
-    children.close()
-    until(lambda: not any(process.is_running() for process in processes))
+def test_many_threads_share_two_children(pool: DecodeChildren, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(16) as threads:
+        made = list(threads.map(lambda place: run(pool, tmp_path / str(place)), range(64)))
+    assert len({raw.model_copy(update={"blob": None}) for raw in made}) == 1
+    assert len({(tmp_path / str(place)).read_bytes() for place in range(64)}) == 1
+    assert len(pool.pids) == pool.idle == pool.count == 2
 
 
-def test_children_get_no_settings(own: DecodeChildren, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EPD_STORE_URL", "redis://:secret@store.test/1")
-    assert "EPD_STORE_URL" not in psutil.Process(pid_of(own)).environ()
+def test_signals_for_the_worker_end_no_decode(pool: DecodeChildren, tmp_path: Path) -> None:
+    def interrupt(nbytes: int) -> None:
+        send(pool, signal.SIGTERM)
+        send(pool, signal.SIGINT)
+
+    run(pool, tmp_path / "a")
+    before = pool.pids
+    assert run(pool, tmp_path / "a", hold=interrupt)
+    assert pool.pids == before
+    assert os.getpgid(0) not in map(os.getpgid, before)
 
 
-def test_children_end_with_their_parent(tmp_path: Path) -> None:
-    script = (
-        "import time; from workers.decode.children import DecodeChildren\n"
-        "children = DecodeChildren(2); children.start()\n"
-        "while len(children.pids()) < 2: time.sleep(0.01)\n"
-        "print(*children.pids(), flush=True); time.sleep(60)"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    assert parent.stdout is not None
-    processes = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
-    assert len(processes) == 2
-    parent.kill()
-    parent.wait()
-    until(lambda: not any(_runs(process) for process in processes))
-    parent.stdout.close()
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def test_a_call_with_no_free_child_ends_too(
-    own: DecodeChildren, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_worn_child_is_replaced_by_one_that_has_started(
+    make_pool: MakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.decode.children.START_SECONDS", 0.2)
-    entered, leave = threading.Event(), threading.Event()
+    monkeypatch.setattr("workers.decode.children._MOST_CALLS", 3)
+    children = make_pool()
+    run(children, tmp_path / "a")
+    first = children.pids
 
-    def wait(_: int) -> None:
-        entered.set()
-        leave.wait(20)
+    def is_replaced() -> bool:
+        run(children, tmp_path / "a")
+        return not {*first} & {*children.pids}
 
-    with ThreadPoolExecutor(1) as threads:
-        busy = threads.submit(decode, own, sample(tmp_path), hold=wait)
-        assert entered.wait(20)
+    wait_until(is_replaced)
+    wait_until(lambda: all(map(is_gone, first)))
+    assert children.idle == 1
+
+
+def test_calls_get_their_child_in_order_or_none_in_time(make_pool: MakePool, tmp_path: Path) -> None:
+    children, free, order = make_pool(), threading.Event(), list[int]()
+    run(children, tmp_path / "0")
+    with ThreadPoolExecutor(4) as threads:
+        calls = [threads.submit(run, children, tmp_path / "0", hold=lambda _: free.wait(20) and None)]
+        wait_until(lambda: children.idle == 0)
+        for place in (1, 2, 3):
+            hold = lambda _, place=place: order.append(place)  # noqa: E731
+            calls.append(threads.submit(run, children, tmp_path / str(place), hold=hold))
+            wait_until(lambda place=place: len(children._turns) == place)
         with pytest.raises(DecodeTimeout, match="free"):
-            decode(own, sample(tmp_path, (4, 4, 4)), timeout=0.2)
-        leave.set()
-        busy.result(20)
+            run(children, tmp_path / "4", timeout=0.05)
+        free.set()
+        assert all(call.result(20) for call in calls)
+    assert order == [1, 2, 3]
+
+
+def test_no_socket_can_be_opened() -> None:
+    program = (
+        "import socket\n"
+        "from workers.decode.child import refuse_sockets\n"
+        "refuse_sockets()\n"
+        "try: socket.socket()\n"
+        "except PermissionError: print('refused')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "refused"

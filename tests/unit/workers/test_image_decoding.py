@@ -9,7 +9,7 @@ import pytest
 from billiard.exceptions import SoftTimeLimitExceeded
 from PIL import Image
 
-from workers.decode.image import decode_common_jpeg, open_image
+from workers.decode.image import Scratch, decode_common_jpeg, open_image
 
 
 def photo_like(width: int, height: int) -> Image.Image:
@@ -26,7 +26,7 @@ def test_jpeg_pixels_equal_those_of_pillow(tmp_path: Path, sampling: int, size: 
     for quality, progressive in ((30, False), (75, True), (95, False)):
         path = tmp_path / "a.jpg"
         photo_like(*size).save(path, subsampling=sampling, quality=quality, progressive=progressive)
-        pixels = decode_common_jpeg(path, size)
+        pixels = decode_common_jpeg(path.read_bytes(), size, Scratch())
         with Image.open(path) as image:
             assert pixels is not None
             assert np.array_equal(pixels, np.asarray(image.convert("RGB")))
@@ -36,15 +36,15 @@ def test_uncommon_jpegs_are_left_to_pillow(tmp_path: Path) -> None:
     path = tmp_path / "a.jpg"
     photo_like(64, 48).save(path)
     whole = path.read_bytes()
-    assert decode_common_jpeg(path, (48, 64)) is None
+    assert decode_common_jpeg(path.read_bytes(), (48, 64), Scratch()) is None
     path.write_bytes(whole[:-100])
-    assert decode_common_jpeg(path, (64, 48)) is None
+    assert decode_common_jpeg(path.read_bytes(), (64, 48), Scratch()) is None
     photo_like(64, 48).convert("L").save(path)
-    assert decode_common_jpeg(path, (64, 48)) is None
+    assert decode_common_jpeg(path.read_bytes(), (64, 48), Scratch()) is None
     photo_like(64, 48).convert("CMYK").save(path)
-    assert decode_common_jpeg(path, (64, 48)) is None
+    assert decode_common_jpeg(path.read_bytes(), (64, 48), Scratch()) is None
     photo_like(64, 48).save(path, keep_rgb=True)
-    assert decode_common_jpeg(path, (64, 48)) is None
+    assert decode_common_jpeg(path.read_bytes(), (64, 48), Scratch()) is None
 
 
 def test_a_soft_limit_is_not_taken_for_a_corrupt_file(tmp_path: Path) -> None:
