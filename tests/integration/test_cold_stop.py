@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,20 +11,41 @@ from pathlib import Path
 import psutil
 import pytest
 
+from epd.contracts.media import Modality
 from tasks.worker.shutdown import COLD_STOP
+from tests.integration.line_kit import opened
+from tests.integration.pipeline_kit import Line, served
+from tests.integration.transport_kit import wait_until
 
-_PLAYER = Path(__file__).with_name("cold_stop_player.py")
 _ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.timeout(90)
-@pytest.mark.parametrize("place", ["within an ack", "between header and body", "between turns"])
-def test_sigquit_ends_the_pool_wherever_it_comes(place: str) -> None:
-    played = subprocess.run(
-        [sys.executable, _PLAYER, place], env=os.environ | {"PYTHONPATH": str(_ROOT)}, timeout=60,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert played.returncode == 0, played.stderr[-3000:]
+@pytest.mark.timeout(120)
+def test_a_worker_in_the_middle_of_its_work_ends_and_gives_its_messages_back(tmp_path: Path) -> None:
+    with opened(Line, tmp_path) as line, served() as site:
+        site.delay = 20.0
+        worker = line.start("-Q", "fetch,decode", "-n", "media@%h", EPD_DECODE_PROCESSES="1")
+        wait_until(lambda: line.alive("fetch", "decode"), within=40, what="worker up")
+        line.announce()
+        children = psutil.Process(worker.pid).children(recursive=True)
+        for number in range(12):
+            line.submit((Modality.IMAGE, f"{site.url}/{number}.png"))
+        client = line.broker.client
+        wait_until(lambda: client.llen("fetch") == 0, within=10, what="messages taken")
+        worker.send_signal(signal.SIGQUIT)
+        assert worker.wait(30) == COLD_STOP
+        # They stay in the session of the worker until another worker sees that it is dead.
+        held = sum(client.hlen(key) for key in client.keys("epd:unacked:*"))
+        waiting = sum(client.llen(key) for key in ("fetch", "epd:again:fetch"))
+        assert held + waiting == 12
+        wait_until(lambda: not any(map(_runs, children)), within=10, what="children gone")
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 _DEAF = """

@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 #: Calls after which a child is replaced, since decoders leak.
 _MOST_CALLS = 2000
+#: Seconds that a call waits for a free child, in addition to the time of the call before it: a child that is
+#: killed at its limit is replaced first.
+QUEUE_SECONDS = 60.0
 #: Seconds between two looks at the children that wait for work.
 _LOOK_PERIOD = 1.0
 
@@ -98,8 +101,8 @@ class DecodeChildren:
     ) -> RawImage | RawFrames | RawAudio:
         """Decode a file in a child, as ``workers.decode.decode.decode`` does.
 
-        Waits for a free child, in the order of the calls, for at most ``timeout`` seconds. The decoding may
-        then take as long again, with all tries together. ``limits.hold`` is called in the calling thread.
+        Waits for a free child, in the order of the calls, for at most ``timeout`` and ``QUEUE_SECONDS``. The
+        decoding may then take ``timeout`` with all tries together. ``limits.hold`` is called in this thread.
 
         Raises:
             CallerFault, BlobSpaceFull: as ``workers.decode.decode.decode``.
@@ -147,7 +150,7 @@ class DecodeChildren:
         self._launches.put(None)
 
     def _call(self, request: Request, expected: type[_Answer], hold: Hold, timeout: float) -> _Answer:
-        child = self._borrow(timeout)
+        child = self._borrow(timeout + QUEUE_SECONDS)
         died, deadline = 0, None
         try:
             while died < self._tries:

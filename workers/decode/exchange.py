@@ -37,7 +37,7 @@ class DecodeRequest(Wire):
     path: str
     modality: Modality
     options: ItemOptions
-    rules: VideoRules | AudioRules | None
+    rules: VideoRules | AudioRules | None = None
     limits: Limits
     out: str
 
@@ -102,7 +102,7 @@ class Track(Wire):
     """The answer to ``TrackRequest``."""
 
     kind: Literal["track"] = "track"
-    track: AudioTrack | None
+    track: AudioTrack | None = None
 
 
 class Unexpected(Wire):

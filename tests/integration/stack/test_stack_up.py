@@ -68,7 +68,7 @@ def test_up_tells_of_a_part_that_died_and_leaves_no_env_file(up: Up) -> None:
     with Client(f"http://127.0.0.1:{up.port}") as client:
         pid = next(worker.pid for worker in client.status().workers if worker.kind == "fetch")
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: up.says("fetch died and was restarted"), "restarted", 60)
+    wait_until(lambda: up.says("media died and was restarted"), "restarted", 60)
 
     up.process.send_signal(signal.SIGINT)
     assert up.process.wait(15) == 0

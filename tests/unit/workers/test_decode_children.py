@@ -143,7 +143,10 @@ def test_a_worn_child_is_replaced_by_one_that_has_started(
     assert children.idle == 1
 
 
-def test_calls_get_their_child_in_order_or_none_in_time(make_pool: MakePool, tmp_path: Path) -> None:
+def test_calls_get_their_child_in_order_or_none_in_time(
+    make_pool: MakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.decode.children.QUEUE_SECONDS", 0.0)
     children, free, order = make_pool(), threading.Event(), list[int]()
     run(children, tmp_path / "0")
     with ThreadPoolExecutor(4) as threads:
