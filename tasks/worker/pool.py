@@ -76,9 +76,11 @@ class MediaPool(BasePool):
 
     def on_stop(self) -> None:
         """Warm shutdown: what has started is finished and acked; the rest is published again."""
-        process_work().close()
+        work = process_work()
+        work.close()
         self._threads.shutdown(wait=True)
         self._mailbox.drain()
+        work.end()
 
     def on_terminate(self) -> None:
         """Cold shutdown: nothing more is acked, so all messages go back."""
