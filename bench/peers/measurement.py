@@ -41,7 +41,7 @@ class Load(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What is encoded, by whom. ``layouts`` are those that were fastest here (``sides.Work``)."""
+    """What is encoded, by whom. ``layouts`` were the fastest in short trials (``sides.Work``)."""
 
     name: str
     family: str
