@@ -16,11 +16,9 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
-from celery.concurrency.base import BasePool, apply_target
 from celery.signals import task_revoked, worker_ready
 from celery.utils.nodenames import default_nodename
 from celery.worker import state
@@ -33,7 +31,7 @@ from gpu_worker.pool.delivery import Delivery, ResultTracer
 from gpu_worker.service.encode_service import EncodeService, open_service
 from gpu_worker.service.tickets import TaskResult, TaskStatus
 from tasks.process import process_context
-from tasks.worker.mailbox import HubMailbox
+from tasks.worker.hub_pool import HubPool
 from tasks.worker.shutdown import COLD_STOP
 
 _log = logging.getLogger(__name__)
@@ -54,28 +52,20 @@ _DEVICE_HUNG = 75
 _FINAL_HEARTBEAT_LIMIT = 2.0
 
 
-class BatchPool(BasePool):
+class BatchPool(HubPool):
     """A Celery pool whose one slot is a device."""
-
-    body_can_be_buffer = True
-    signal_safe = False
-    uses_semaphore = False
-    task_join_will_block = True
-
-    limit: int
 
     #: The warm service. If none was set, starting the pool opens one.
     service: EncodeService | None = None
 
     def on_start(self) -> None:
         """Attach to the service, and replace the task's body before Celery builds the task's tracer."""
+        super().on_start()
         self._deliveries: dict[str, Delivery] = {}
         self._acked: list[str] = []
         self._lock = threading.Lock()
-        self._mailbox = HubMailbox()
         self._tracer = ResultTracer()
         self._side = ThreadPoolExecutor(_SIDE_THREADS, "pool-side")
-        self._cold = False
         task = self.app.tasks[BATCHED]
         task.run = self._tracer.body
         task.throws = (EpdError,)
@@ -90,10 +80,6 @@ class BatchPool(BasePool):
             signal.signal(signal.SIGQUIT, _stop_cold)
         self._service.set_ready()
 
-    def register_with_event_loop(self, loop: Any) -> None:
-        """Called by Celery at each (re)connection."""
-        self._mailbox.connect(loop)
-
     # on the hub's thread
 
     def on_apply(
@@ -107,7 +93,7 @@ class BatchPool(BasePool):
     ) -> None:
         """Take one request. Never blocks."""
         if not args or args[0] != BATCHED or not hasattr(callback, "__self__"):
-            self._side.submit(self._run_unbatched, target, args, kwargs, callback, accept_callback)
+            self._side.submit(self._run_task, target, args, kwargs, callback, accept_callback)
             return
         delivery = Delivery.from_apply(target, args, callback, accept_callback)
         with self._lock:
@@ -186,20 +172,6 @@ class BatchPool(BasePool):
             acked, self._acked = self._acked, []
         self._service.dispatcher.release(acked)
 
-    def _run_unbatched(
-        self, target: Any, args: Any, kwargs: Any, callback: Any, accept_callback: Any
-    ) -> None:
-        """Run another task here; its callbacks run on the hub's thread too."""
-
-        def on_hub(call: Callable[..., Any], *values: Any) -> None:
-            self._mailbox.post(lambda: call(*values))
-
-        try:
-            apply_target(target, args, kwargs, partial(on_hub, callback), partial(on_hub, accept_callback))
-        except Exception:
-            einfo = ExceptionInfo()
-            self._mailbox.post(lambda: callback((1, einfo, 0.0)))
-
     def _on_revoked(self, request: Any = None, expired: bool = False, **_: Any) -> None:
         """Celery has acked a message without running it: end its part and pass its flight on."""
         if getattr(request, "task", None) != BATCHED or not request.args:
@@ -207,19 +179,7 @@ class BatchPool(BasePool):
         reason = DropReason.EXPIRED if expired else DropReason.CANCELLED
         self._side.submit(self._service.dispatcher.drop, request.args[0], reason)
 
-    # remote control and shutdown
-
-    def grow(self, n: int = 1) -> None:
-        """Celery raises the prefetch by ``n``; there is still one device."""
-        self.limit += n
-
-    def shrink(self, n: int = 1) -> None:
-        """The reverse of ``grow``, down to 1."""
-        self.limit = max(1, self.limit - n)
-
-    def terminate_job(self, pid: int, signal: int | None = None) -> None:
-        """Do nothing: a running batch cannot be interrupted. The revoked task's result is dropped later."""
-        _log.debug("a running batch is not interrupted")
+    # shutdown
 
     def on_stop(self) -> None:
         """Warm shutdown: finish and ack the running batch; the rest goes back when the channel closes.

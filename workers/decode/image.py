@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import simplejpeg
-from billiard.exceptions import SoftTimeLimitExceeded
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -132,8 +131,8 @@ def open_image(source: Path | BytesIO, *, format_name: str, max_pixels: int) -> 
             with Image.open(source, formats=formats) as image:
                 check_pixels(image.size, max_pixels)
                 yield image
-    except (EpdError, MemoryError, SoftTimeLimitExceeded):
-        raise  # not faults of the file; the last one is the task's time limit, which may pass at any line
+    except (EpdError, MemoryError):
+        raise  # not faults of the file
     except Image.DecompressionBombError:
         raise MediaTooLarge(f"the image has more than {max_pixels} pixels") from None
     except Exception as error:

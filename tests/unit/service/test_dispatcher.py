@@ -20,7 +20,7 @@ from gpu_worker.engine.slot import DropReason
 from gpu_worker.service.dispatcher import Dispatcher
 from gpu_worker.service.loading import shared_device
 from gpu_worker.service.tickets import LeaseKeeper, TaskResult, TaskStatus, TicketLedger
-from tasks.worker.mailbox import HubMailbox
+from tasks.worker.hub_pool import HubMailbox
 from tests.store_kit import Stores
 from tests.unit.encoders.tiny_checkpoints import tiny_encoder
 from tests.unit.service.encode_bench import EncodeBench, wait_for
