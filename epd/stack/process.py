@@ -95,9 +95,10 @@ class Child:
 
     def signal(self, number: int) -> None:
         """Send a signal to the child only, not to its group. Does nothing when it is dead."""
-        if self.pid is not None:
+        pid = self.pid  # read once: it may die between two reads
+        if pid is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+                os.kill(pid, number)
 
     def wait(self, timeout: float) -> bool:
         """Wait for its exit; return whether it exited within ``timeout`` seconds."""

@@ -58,6 +58,7 @@ class Stack:
         self._children: dict[str, Child] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
+        self._stopped = threading.Event()
         self._supervisor: threading.Thread | None = None
 
     @property
@@ -110,6 +111,11 @@ class Stack:
         self._supervisor.start()
 
     def _supervise(self) -> None:
+        self._start_and_watch()
+        # The children die with this thread, so it lives until those that ``stop`` asked to end have ended.
+        self._stopped.wait(_STOP_LIMIT + 2)
+
+    def _start_and_watch(self) -> None:
         for child in self._children.values():
             with self._lock:
                 if self._stopping.is_set():
@@ -230,6 +236,7 @@ class Stack:
             for child in self._children.values():
                 child.wait(max(0.1, end + 1 - time.monotonic()))
                 child.kill_group()
+        self._stopped.set()
         if self._supervisor is not None:
             self._supervisor.join(2)
         with contextlib.suppress(OSError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -91,3 +92,29 @@ def test_a_part_that_keeps_dying_ends_the_wait(stack: Stack, monkeypatch: pytest
     answering(stack, monkeypatch, not_ready)
     with pytest.raises(StackFailed, match="fetch keeps dying"):
         stack.wait_ready(10)
+
+
+_ENDS_CLEANLY = """
+import pathlib, signal, sys, time
+def end(*_):
+    time.sleep(0.5)
+    pathlib.Path(sys.argv[1]).write_text("ended")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+print("started", flush=True)
+time.sleep(60)
+"""
+
+
+def test_parts_end_by_themselves_when_the_stack_stops(stack: Stack, tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+    spec = Spec("fetch", (sys.executable, "-c", _ENDS_CLEANLY, str(ended)), stop_order=1)
+    child = stack._children["fetch"] = Child(spec, tmp_path / "fetch.log", dict(os.environ))
+    stack._supervisor = threading.Thread(target=stack._supervise, daemon=True)
+    stack._supervisor.start()
+    end = time.monotonic() + 20
+    while "started" not in child.log_tail() and time.monotonic() < end:
+        time.sleep(0.02)
+    stack.stop()
+    assert ended.read_text() == "ended"
+    assert not stack._supervisor.is_alive()
